@@ -1,0 +1,273 @@
+#include "engine/engine.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+#include "proto/packet.h"
+#include "proto/schedule.h"
+
+namespace optireduce {
+namespace {
+
+/// After a waiter has stopped driving another usually follows at once (the next operation): the engine's own
+/// thread gives it this long before it takes over, because changing threads costs more than the operation.
+constexpr std::chrono::milliseconds kHandover{2};
+constexpr std::size_t kMaxReports = 4096;
+constexpr Duration kPingInterval = Duration::millis(20);
+
+Time clock_now() {
+  timespec spec;
+  clock_gettime(CLOCK_MONOTONIC, &spec);
+  return {std::int64_t{spec.tv_sec} * 1'000'000'000 + spec.tv_nsec};
+}
+
+Time limit_of(Duration timeout) {
+  return timeout.ns < 0 ? Time::never() : clock_now() + timeout;
+}
+
+}  // namespace
+
+Engine::Engine(Rank rank, Rank size, const std::string& bind_address, std::uint64_t token,
+               const EngineOptions& options)
+    : rank_(rank),
+      size_(size),
+      token_(token),
+      options_(options),
+      links_(rank, size, bind_address, options, pool_) {}
+
+Engine::~Engine() {
+  close(Duration{0});
+}
+
+Engine::Lock Engine::lock_now() {
+  lock_wanted_.fetch_add(1);
+  Lock lock(mutex_);
+  lock_wanted_.fetch_sub(1);
+  return lock;
+}
+
+void Engine::require_begun() const {
+  if (!endpoint_) throw std::logic_error("the engine is not connected: call open and begin first");
+}
+
+std::size_t Engine::open(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports) {
+  return links_.connect(addresses, ports);
+}
+
+std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout) {
+  Lock lock = lock_now();
+  EndpointConfig config;
+  config.rank = rank_;
+  config.size = size_;
+  config.token = token_;
+  config.window_bytes = options_.window_bytes;
+  config.early_bytes = options_.early_bytes;
+  config.grants = grants;
+  config.payload_bytes = payload_for_mtu(mtu, links_.ipv6());
+  if (config.payload_bytes == 0)
+    throw std::invalid_argument("mtu " + std::to_string(mtu) + " leaves no room for a packet");
+  endpoint_.emplace(std::move(config), pool_);
+  thread_ = std::thread([this] { run_background(); });
+
+  std::vector<Rank> silent;
+  const auto update_silent = [&] {
+    silent.clear();
+    for (Rank peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && !endpoint_->heard(peer)) silent.push_back(peer);
+    }
+    return silent.empty();
+  };
+  const Time limit = limit_of(timeout);
+  while (!update_silent() && clock_now() < limit) {
+    endpoint_->ping_silent_peers();
+    transmit_all(clock_now());
+    wait_as_driver(lock, std::min(limit, clock_now() + kPingInterval), update_silent);
+  }
+  return silent;
+}
+
+std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op,
+                                 Duration timeout) {
+  Lock lock = lock_now();
+  require_begun();
+  if (stopping_) throw std::logic_error("the engine is closed");
+  const std::size_t most = std::min<std::size_t>(0xffff'ffff, Schedule::max_bytes(size_) / size_of(dtype));
+  if (elements > most) {
+    throw std::invalid_argument("elements " + std::to_string(elements) + " is more than one operation of " +
+                                std::to_string(size_) + " ranks can hold (" + std::to_string(most) + ")");
+  }
+  const Time now = clock_now();
+  const Time due_before = endpoint_->poll_timeout();
+  const std::uint64_t number =
+      endpoint_->start(now, {static_cast<std::uint32_t>(elements), dtype, op}, data, timeout);
+  transmit_all(now);
+  collect_completions();
+  // A driver asleep in the kernel knows only the old deadline.
+  if (driver_ != Driver::Nobody && endpoint_->poll_timeout() < due_before) links_.wake();
+  return number;
+}
+
+std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
+  Lock lock = lock_now();
+  require_begun();
+  const Time began = clock_now();
+  const auto found = [&] { return reports_.contains(operation); };
+  wait_as_driver(lock, limit_of(limit), found);
+  wait_seconds_ += (clock_now() - began).seconds();
+  const auto report = reports_.find(operation);
+  return report == reports_.end() ? std::nullopt : std::optional(report->second);
+}
+
+EngineStats Engine::stats() {
+  Lock lock = lock_now();
+  return {endpoint_ ? endpoint_->stats() : Stats{}, links_.drops(), links_.send_failures(),
+          pool_.bytes_in_use(), wait_seconds_};
+}
+
+void Engine::close(Duration linger) {
+  {
+    Lock lock = lock_now();
+    if (endpoint_ && !stopping_) {
+      const auto caught_up = [this] { return endpoint_->everyone_caught_up(); };
+      const Time limit = limit_of(linger);
+      while (!caught_up() && clock_now() < limit) {
+        endpoint_->ping_unfinished_peers();
+        transmit_all(clock_now());
+        wait_as_driver(lock, std::min(limit, clock_now() + kPingInterval), caught_up);
+      }
+      endpoint_->say_goodbye(clock_now());
+      transmit_all(clock_now());
+      collect_completions();
+    }
+    stopping_ = true;
+    links_.wake();
+    waiters_.notify_all();
+    background_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// ------------------------------------------------------------------------------------------------------
+// driving
+
+/// Drives until `done`, unless another waiter already does: then sleeps until that one is through.
+template <typename Done>
+void Engine::wait_as_driver(Lock& lock, Time limit, Done done) {
+  while (!done() && !stopping_ && clock_now() < limit) {
+    if (driver_ == Driver::Waiter) {
+      ++sleeping_waiters_;
+      const std::int64_t left = limit == Time::never() ? 1'000'000'000 : (limit - clock_now()).ns;
+      waiters_.wait_for(lock, std::chrono::nanoseconds(left));
+      --sleeping_waiters_;
+      continue;
+    }
+    // The engine's own thread may be asleep in the kernel: tell it that it is not needed.
+    if (driver_ == Driver::Background) links_.wake();
+    driver_ = Driver::Waiter;
+    drive(lock, Driver::Waiter, limit, done);
+    driver_ = Driver::Nobody;
+    ++waiter_turns_;
+    if (sleeping_waiters_ > 0) waiters_.notify_all();
+  }
+}
+
+void Engine::run_background() {
+  Lock lock(mutex_);
+  std::uint64_t turns_seen = 0;
+  while (!stopping_) {
+    const bool others_drive = driver_ != Driver::Nobody || turns_seen != waiter_turns_;
+    turns_seen = waiter_turns_;
+    if (others_drive) {
+      background_.wait_for(lock, kHandover);
+      continue;
+    }
+    driver_ = Driver::Background;
+    drive(lock, Driver::Background, Time::never(), [] { return false; });
+    if (driver_ == Driver::Background) driver_ = Driver::Nobody;
+  }
+}
+
+/// Handles packets and timers while `role` is still the driver. Looks for packets for a while before it
+/// sleeps.
+template <typename Done>
+void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
+  Time idle_since = clock_now();
+  while (!done() && !stopping_ && driver_ == role) {
+    if (lock_wanted_.load(std::memory_order_relaxed) > 0) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+      continue;
+    }
+    const bool worked = work_once(lock);
+    const Time now = clock_now();
+    if (worked) idle_since = now;
+    if (now >= limit) return;
+    if (worked) continue;
+    const bool nothing_expected = role == Driver::Background && endpoint_->idle();
+    if (nothing_expected || now - idle_since > options_.spin) {
+      sleep(lock, limit);
+    } else {
+      sched_yield();
+    }
+  }
+}
+
+/// One look at all sockets and timers. False if there was nothing to do.
+bool Engine::work_once(Lock&) {
+  std::array<Links::Event, Links::kMaxEvents> events;
+  const std::size_t count = links_.wait(Duration{0}, events);
+  handle_events(std::span(events.data(), count));
+  // Timers come after packets: what lies in a socket has not been lost.
+  const Time now = clock_now();
+  const bool due = endpoint_->poll_timeout() <= now;
+  if (due && count == 0) {
+    endpoint_->handle_timeout(now);
+    transmit_all(now);
+    collect_completions();
+  }
+  return count > 0;
+}
+
+void Engine::sleep(Lock& lock, Time limit) {
+  const Time until = std::min(limit, endpoint_->poll_timeout());
+  const Duration timeout = until == Time::never() ? Duration{-1} : std::max(Duration{0}, until - clock_now());
+  std::array<Links::Event, Links::kMaxEvents> events;
+  lock.unlock();
+  const std::size_t count = links_.wait(timeout, events);
+  lock.lock();
+  handle_events(std::span(events.data(), count));
+}
+
+void Engine::handle_events(std::span<const Links::Event> events) {
+  for (const Links::Event& event : events) {
+    if (event.writable) links_.flush(event.peer);
+    links_.receive(event.peer, datagrams_);
+    const Time now = clock_now();
+    for (Datagram& datagram : datagrams_) endpoint_->handle_datagram(now, std::move(datagram));
+    datagrams_.clear();
+    // Send on what has just been reduced while it is in the cache.
+    transmit_all(now);
+    collect_completions();
+  }
+}
+
+void Engine::transmit_all(Time now) {
+  while (endpoint_->poll_transmit(now, transmit_)) links_.send(transmit_);
+}
+
+void Engine::collect_completions() {
+  bool any = false;
+  while (std::optional<Report> report = endpoint_->poll_completion()) {
+    reports_.insert_or_assign(report->operation, std::move(*report));
+    any = true;
+  }
+  while (reports_.size() > kMaxReports) reports_.erase(reports_.begin());
+  if (any && sleeping_waiters_ > 0) waiters_.notify_all();
+}
+
+}  // namespace optireduce

@@ -1,0 +1,106 @@
+// One rank's transport for one group: the only owner of threads, clock and sockets. Drives an Endpoint over
+// Links.
+//
+// Who drives: a thread that waits for an operation reads the sockets itself (handing packets to another
+// thread costs more than handling them). When nobody waits, the engine's own thread does, so that
+// asynchronous operations proceed and peers that missed a packet get their answer. One mutex guards all
+// state; whoever drives holds it except while it sleeps in the kernel. Threads that start operations send the
+// first packets themselves.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/links.h"
+#include "engine/options.h"
+#include "proto/endpoint.h"
+
+namespace optireduce {
+
+struct EngineStats {
+  Stats protocol;
+  std::uint64_t socket_drops = 0;
+  std::uint64_t send_failures = 0;
+  std::size_t buffer_bytes = 0;
+  double wait_seconds = 0;  // spent by threads waiting for operations
+};
+
+class Engine {
+ public:
+  Engine(Rank rank, Rank size, const std::string& bind_address, std::uint64_t token,
+         const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Connecting takes three steps, so that ranks can exchange what they learn: the local port for each peer
+  /// and the grant; then connect (returns the smallest path MTU); then begin with the MTU and the grants that
+  /// all agreed on.
+  std::vector<std::uint16_t> ports() const { return links_.ports(); }
+  std::size_t grant_bytes() const { return links_.grant_bytes(); }
+  std::size_t open(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports);
+  /// Returns the ranks that did not answer in time.
+  std::vector<Rank> begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout);
+
+  /// Starts an operation in place on `data`, which must stay valid until wait() has returned its report.
+  std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, Duration timeout);
+
+  /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
+  /// yet.
+  std::optional<Report> wait(std::uint64_t operation, Duration limit);
+
+  EngineStats stats();
+
+  /// Helps peers that still need our data for up to `linger`, fails what is not done, and stops.
+  void close(Duration linger);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  enum class Driver : std::uint8_t { Nobody, Background, Waiter };
+
+  /// Takes the mutex ahead of a driver that would otherwise take it again and again.
+  Lock lock_now();
+  void require_begun() const;
+
+  template <typename Done>
+  void drive(Lock& lock, Driver role, Time limit, Done done);
+  bool work_once(Lock& lock);
+  void sleep(Lock& lock, Time limit);
+  void handle_events(std::span<const Links::Event> events);
+  void transmit_all(Time now);
+  void collect_completions();
+  void run_background();
+  template <typename Done>
+  void wait_as_driver(Lock& lock, Time limit, Done done);
+
+  const Rank rank_;
+  const Rank size_;
+  const std::uint64_t token_;
+  const EngineOptions options_;
+
+  std::mutex mutex_;
+  std::atomic<int> lock_wanted_{0};
+  std::condition_variable waiters_;     // an operation completed, or nobody drives any more
+  std::condition_variable background_;  // stop
+  BufferPool pool_;
+  Links links_;
+  std::optional<Endpoint> endpoint_;
+  Transmit transmit_;
+  std::vector<Datagram> datagrams_;
+  std::map<std::uint64_t, Report> reports_;  // the last kMaxReports
+  Driver driver_ = Driver::Nobody;
+  int sleeping_waiters_ = 0;
+  std::uint64_t waiter_turns_ = 0;  // how often a waiter has stopped driving
+  double wait_seconds_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace optireduce

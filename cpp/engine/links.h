@@ -1,0 +1,96 @@
+// The sockets to all peers, one each: a connected socket has its own receive buffer (stock systems give 208
+// KiB), lets the kernel refuse strangers, and knows its path's MTU. Not thread-safe but for wake() and
+// wait().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/impairment.h"
+#include "engine/options.h"
+#include "net/udp_socket.h"
+#include "proto/buffer.h"
+#include "proto/config.h"
+#include "proto/endpoint.h"
+#include "proto/transmit.h"
+
+namespace optireduce {
+
+class Links {
+ public:
+  Links(Rank rank, Rank size, const std::string& bind_address, const EngineOptions& options,
+        BufferPool& pool);
+  ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  std::vector<std::uint16_t> ports() const;
+  /// Connects to all peers; returns the smallest MTU of the paths to them.
+  std::size_t connect(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports);
+  bool ipv6() const;
+
+  /// What one peer may have outstanding towards us without overflowing its socket here.
+  std::size_t grant_bytes() const;
+
+  void send(const Transmit& transmit);
+
+  /// A peer's socket that has something to read, or room to write again.
+  struct Event {
+    Rank peer;
+    bool writable;
+  };
+  static constexpr std::size_t kMaxEvents = 64;
+
+  /// Finds sockets with news, waiting up to `timeout` (negative: for ever). Any thread may call it.
+  std::size_t wait(Duration timeout, std::span<Event> out);
+  /// Ends a wait() of another thread: the one that is under way, or the next.
+  void wake();
+
+  /// Takes the next datagrams from a peer without waiting: usually one, several where the kernel does not
+  /// merge.
+  void receive(Rank peer, std::vector<Datagram>& out);
+  /// Sends what had to wait for room in the socket's buffer.
+  void flush(Rank peer);
+
+  std::uint64_t drops() const;
+  std::uint64_t send_failures() const { return send_failures_; }
+
+ private:
+  struct Pending {
+    std::vector<std::byte> data;
+    std::size_t segment_bytes;
+  };
+  struct Link {
+    UdpSocket socket;
+    Rank peer;
+    std::deque<Pending> pending;  // waits for room in the socket's send buffer; bounded by the window
+    std::optional<Impairment> impairment;
+  };
+
+  void stage(const Transmit& transmit);
+  void send_staged(Link& link, std::size_t segment_bytes);
+  void send_one(Link& link, const Segment& segment);
+  void send_impaired(Link& link, std::size_t segment_bytes);
+  void defer(Link& link, std::span<const std::byte> data, std::size_t segment_bytes);
+  void flush(Link& link);
+  void watch(Link& link, bool writable);
+
+  BufferPool& pool_;
+  bool impaired_;
+  std::vector<std::unique_ptr<Link>> links_;  // by rank; ours is empty
+  std::vector<std::byte> staging_;
+  std::size_t staged_bytes_ = 0;
+  int epoll_ = -1;
+  int wakeup_ = -1;
+  std::vector<BufferRef> buffers_;  // where the next datagrams go
+  std::vector<Incoming> slots_;
+  std::uint64_t send_failures_ = 0;
+};
+
+}  // namespace optireduce

@@ -1,0 +1,40 @@
+// The element types and reductions that the all-reduce understands. Values are wire values: never renumber.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace optireduce {
+
+enum class DType : std::uint8_t { Float32 = 0, Float64 = 1, BFloat16 = 2, Float16 = 3 };
+enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1 };
+
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float32: return 4;
+    case DType::Float64: return 8;
+    case DType::BFloat16:
+    case DType::Float16: return 2;
+  }
+  return 0;
+}
+
+constexpr const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float32: return "float32";
+    case DType::Float64: return "float64";
+    case DType::BFloat16: return "bfloat16";
+    case DType::Float16: return "float16";
+  }
+  return "unknown";
+}
+
+constexpr const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::Sum: return "sum";
+    case ReduceOp::Mean: return "mean";
+  }
+  return "unknown";
+}
+
+}  // namespace optireduce

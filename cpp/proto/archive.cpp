@@ -1,0 +1,66 @@
+#include "proto/archive.h"
+
+#include <bit>
+
+namespace optireduce {
+
+void Archive::keep(const Operation& operation) {
+  const OwnedShard& owned = operation.owned();
+  const Shard& shard = owned.shard();
+  const std::uint32_t first = owned.first_unacked_chunk();
+  if (first >= shard.chunks()) return;
+  Entry entry{operation.descriptor(), operation.owned_index(), shard, first, {}, {}, {}};
+  const std::byte* begin = owned.chunk_data(first);
+  const std::byte* end = owned.chunk_data(0) + shard.bytes;
+  entry.data.assign(begin, end);
+  for (std::uint32_t chunk = first; chunk < shard.chunks(); ++chunk)
+    entry.sent_at.push_back(owned.sent_at(chunk));
+  bytes_ += entry.data.size();
+  entries_.emplace(operation.number(), std::move(entry));
+}
+
+void Archive::forget_below(std::uint64_t operation) {
+  while (!entries_.empty() && entries_.begin()->first < operation) {
+    bytes_ -= entries_.begin()->second.data.size();
+    entries_.erase(entries_.begin());
+  }
+}
+
+std::uint64_t Archive::to_repair(std::uint64_t operation, const RequestEntry& request,
+                                 const RequestContext& context) const {
+  const Entry& entry = entries_.at(operation);
+  if (request.chunk < entry.first_chunk || request.chunk >= entry.shard.chunks()) return 0;
+  const auto repaired = entry.repaired_at.find({context.from, request.chunk});
+  const std::uint32_t sent_at = repaired != entry.repaired_at.end()
+                                    ? repaired->second
+                                    : entry.sent_at[request.chunk - entry.first_chunk];
+  return context.is_lost(sent_at) ? request.missing & entry.shard.full_mask(request.chunk) : 0;
+}
+
+bool Archive::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
+  const auto found = entries_.find(repair.operation);
+  if (found == entries_.end() || repair.chunk < found->second.first_chunk) return false;
+  const Entry& entry = found->second;
+  const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(repair.packets));
+  batch.type = PacketType::Reduced;
+  batch.operation = repair.operation;
+  batch.descriptor = entry.descriptor;
+  batch.shard_index = entry.shard_index;
+  batch.shard = entry.shard;
+  batch.first_packet = repair.chunk * entry.shard.chunk_packets + first_bit;
+  batch.packets = static_cast<std::uint32_t>(std::countr_one(repair.packets >> first_bit));
+  batch.data = entry.data.data() + entry.shard.offset_of(batch.first_packet) -
+               entry.shard.offset_of(entry.first_chunk * entry.shard.chunk_packets);
+  batch.ack = 0;
+  batch.resent = true;
+  batch.to.assign(1, repair.to);
+  return true;
+}
+
+void Archive::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
+  const auto found = entries_.find(batch.operation);
+  if (found == entries_.end()) return;
+  found->second.repaired_at[{batch.to.front(), batch.first_packet / batch.shard.chunk_packets}] = timestamp;
+}
+
+}  // namespace optireduce

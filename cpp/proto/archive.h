@@ -1,0 +1,44 @@
+// Reduced chunks of operations that are over here but perhaps not everywhere: the caller has its buffer back,
+// so a peer that misses a packet is answered from this copy. Only chunks that some peer may lack are copied:
+// at most about a window's worth when nothing was lost.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "proto/operation.h"
+
+namespace optireduce {
+
+class Archive {
+ public:
+  void keep(const Operation& operation);
+  /// Forgets operations that every peer has completed.
+  void forget_below(std::uint64_t operation);
+
+  bool holds(std::uint64_t operation) const { return entries_.contains(operation); }
+  std::uint64_t to_repair(std::uint64_t operation, const RequestEntry& entry,
+                          const RequestContext& context) const;
+  /// Describes packets to send again; false if they are not kept.
+  bool fill_repair(const Repair& repair, OutgoingBatch& batch) const;
+  void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    Descriptor descriptor;
+    Rank shard_index;
+    Shard shard;
+    std::uint32_t first_chunk;
+    std::vector<std::byte> data;         // chunks first_chunk .. end
+    std::vector<std::uint32_t> sent_at;  // by chunk - first_chunk
+    std::map<std::pair<Rank, std::uint32_t>, std::uint32_t> repaired_at;
+  };
+
+  std::map<std::uint64_t, Entry> entries_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace optireduce

@@ -1,0 +1,49 @@
+// What an endpoint is told once, before its first operation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "proto/time.h"
+
+namespace optireduce {
+
+using Rank = std::uint16_t;
+
+struct EndpointConfig {
+  Rank rank = 0;
+  Rank size = 1;
+
+  /// Secret of this session, carried by every packet: packets of strangers and of older sessions do not
+  /// match.
+  std::uint64_t token = 0;
+
+  /// Bytes of gradient in one packet; the same on every rank, a multiple of 16 (see payload_for_mtu).
+  std::uint32_t payload_bytes = 1424;
+
+  /// Stage-1 bytes that may be on their way to one peer. 2 to 4 chunks of 64 KB fill a fast link; more falls
+  /// out of the caches and overflows stock socket buffers.
+  std::size_t window_bytes = 256 * 1024;
+
+  /// What each peer granted: an upper bound for window_bytes towards it (empty: no bound). Indexed by rank.
+  std::vector<std::size_t> grants;
+
+  /// Memory for packets of operations that this rank has not started yet. Beyond it they are dropped,
+  /// counted, and repaired later.
+  std::size_t early_bytes = 64 * 1024 * 1024;
+
+  /// Bounds of the adaptive wait before missing packets are asked for again, and its value before any
+  /// measurement.
+  Duration repair_min = Duration::millis(1);
+  Duration repair_max = Duration::millis(200);
+  Duration repair_initial = Duration::millis(5);
+
+  /// How long a gap may be explained by reordering before it counts as loss.
+  Duration reorder_delay = Duration::micros(250);
+
+  /// An idle rank tells its peers after this time what it has completed, so that they can free memory.
+  Duration ack_delay = Duration::millis(5);
+};
+
+}  // namespace optireduce

@@ -1,0 +1,150 @@
+// One rank's side of the protocol: a state machine without socket, thread or clock. Time is always an
+// argument.
+//
+// Four families of methods (after quinn-proto):
+//   commands   start, ping_*, say_goodbye   what the local rank wants
+//   handle_*   something happened: a datagram came, a deadline passed
+//   poll_*     what to do next: send this, wake me then, this operation is over
+//   getters
+// A driver calls a command or a handle_*, then poll_transmit until it returns false, then takes the
+// completions. cpp/engine drives it over sockets, cpp/sim in virtual time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/archive.h"
+#include "proto/buffer.h"
+#include "proto/config.h"
+#include "proto/early_store.h"
+#include "proto/operation.h"
+#include "proto/packet.h"
+#include "proto/peer.h"
+#include "proto/report.h"
+#include "proto/stats.h"
+#include "proto/time.h"
+#include "proto/transmit.h"
+
+namespace optireduce {
+
+/// What a socket delivered: one packet, or several of equal length (the last may be shorter) in one buffer
+/// (GRO).
+struct Datagram {
+  Rank from = 0;
+  BufferRef buffer;
+  std::uint32_t bytes = 0;
+  std::uint32_t segment_bytes = 0;
+};
+
+class Endpoint {
+ public:
+  Endpoint(EndpointConfig config, BufferPool& pool);
+
+  /// Starts the next all-reduce, in place on `data`, which must stay valid until its completion. Ranks must
+  /// start their operations in the same order. Returns the operation's number: 0, 1, 2, ...
+  std::uint64_t start(Time now, const Descriptor& descriptor, std::byte* data, Duration timeout);
+
+  /// Asks every peer that has not been heard yet for a sign of life.
+  void ping_silent_peers();
+
+  /// Asks every peer that may still need our help what it has completed (before closing).
+  void ping_unfinished_peers();
+
+  /// Fails everything that is not done and tells the peers that we leave.
+  void say_goodbye(Time now);
+
+  void handle_datagram(Time now, Datagram datagram);
+  void handle_timeout(Time now);
+
+  /// Fills `out` with the next batch; false if there is nothing to send now.
+  bool poll_transmit(Time now, Transmit& out);
+
+  /// When handle_timeout wants to be called, at the latest.
+  Time poll_timeout() const { return next_timeout_; }
+
+  /// The next operation that is over.
+  std::optional<Report> poll_completion();
+
+  bool heard(Rank peer) const { return peers_[peer].heard; }
+  bool idle() const { return operations_.empty(); }
+  /// Whether every peer has completed all that we have (or has left), so that nobody needs our data any more.
+  bool everyone_caught_up() const;
+  const Stats& stats() const { return stats_; }
+
+ private:
+  /// A packet without gradient data that waits to be sent.
+  struct Control {
+    PacketType type;
+    Rank to;
+    std::uint64_t operation = 0;
+    PacketType wanted = PacketType::Contribution;  // Request
+    RejectBody reject;                             // Reject
+  };
+
+  // Receiving.
+  std::optional<Run> next_run(const Datagram& datagram, std::uint32_t& at);
+  void handle_run(Time now, const Run& run);
+  void handle_data(Time now, const Run& run);
+  void deliver(Time now, Operation& operation, const Run& run);
+  void handle_request(Time now, const Run& run);
+  void handle_reject(Time now, const Run& run);
+  void handle_goodbye(Time now, Rank peer);
+  void note_peer(Time now, const Header& header);
+  void count_bad(HeaderError error);
+
+  // Operations.
+  Operation* find(std::uint64_t operation);
+  /// Operations below are over on every rank that is still here: other than us, that is.
+  std::uint64_t completed_everywhere() const;
+  void finish_if_complete(Time now, Operation& operation);
+  void finish(Time now, Operation& operation, ErrorCode code, std::string message, std::vector<Rank> ranks);
+  void fail_rejected(Time now, Operation& operation, const RejectBody& body);
+  void fail_deserted(Time now, Operation& operation, Rank peer);
+  void fail_late(Time now, Operation& operation);
+  void tell_rejection(std::uint64_t operation, const RejectBody& body);
+  void answer_rejected(std::uint64_t operation, Rank peer);
+
+  // Timers.
+  void schedule(Time when) { next_timeout_ = std::min(next_timeout_, when); }
+  void request_missing(Time now, Operation& operation);
+  void request_flow(Time now, Operation& operation, Rank peer, PacketType wanted);
+  void send_status_if_due(Time now);
+
+  // Sending.
+  bool transmit_control(Time now, Transmit& out);
+  bool transmit_repair(Time now, Transmit& out);
+  bool transmit_data(Time now, Transmit& out);
+  bool fill_request(Time now, const Control& control, Transmit& out);
+  void fill_control(Time now, const Control& control, std::size_t payload_bytes, Transmit& out);
+  void fill_data(const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out);
+  Header header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const;
+  std::uint32_t next_timestamp(Time now);
+  void note_sent(const Transmit& out);
+
+  EndpointConfig config_;
+  BufferPool& pool_;
+  Stats stats_;
+  std::vector<Peer> peers_;                                         // by rank; our own stays untouched
+  std::map<std::uint64_t, std::unique_ptr<Operation>> operations_;  // in flight, oldest first
+  std::map<std::uint64_t, RejectBody> rejected_;  // the last few failed operations, to answer latecomers
+  Archive archive_;
+  EarlyStore early_;
+  std::deque<Control> controls_;
+  std::deque<Repair> repairs_;
+  std::deque<Report> completions_;
+  OutgoingBatch batch_;                // scratch
+  std::vector<RequestEntry> missing_;  // scratch
+  std::uint64_t next_operation_ = 0;
+  std::uint64_t completed_ = 0;  // all operations below are over here
+  Time status_due_ = Time::never();
+  Time next_timeout_ = Time::never();
+  std::uint32_t last_timestamp_ = 0;
+};
+
+}  // namespace optireduce

@@ -1,0 +1,80 @@
+#include "proto/inbound_flow.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace optireduce {
+namespace {
+
+constexpr int kMaxDoublings = 6;
+/// A peer that was late for seconds must not wait for seconds more when its first packet after that is lost.
+constexpr Duration kMaxPatience = Duration::millis(200);
+
+/// A hole below the highest packet that arrived.
+bool has_inner_hole(std::uint64_t received) {
+  return (received & (received + 1)) != 0;
+}
+
+}  // namespace
+
+InboundFlow::InboundFlow(const Shard& shard, Time now)
+    : shard_(shard),
+      received_(shard.chunks(), 0),
+      missing_packets_(shard.packets()),
+      progress_at_(now),
+      requested_at_(now) {}
+
+std::uint64_t InboundFlow::accept(Time now, std::uint32_t chunk, std::uint64_t packets) {
+  const std::uint64_t fresh = packets & ~received_[chunk];
+  if (fresh == 0) return 0;
+  received_[chunk] |= fresh;
+  missing_packets_ -= static_cast<std::uint32_t>(std::popcount(fresh));
+  progress_at_ = now;
+  requests_in_vain_ = 0;
+  note_gap(now, chunk);
+  return fresh;
+}
+
+void InboundFlow::note_gap(Time now, std::uint32_t chunk) {
+  const auto chunks = static_cast<std::uint32_t>(received_.size());
+  while (first_hole_ < chunks && received_[first_hole_] == shard_.full_mask(first_hole_)) ++first_hole_;
+  highest_chunk_ = std::max(highest_chunk_, chunk);
+  gap_in_highest_ = has_inner_hole(received_[highest_chunk_]);
+  const bool unasked = std::max(first_hole_, requested_chunks_) < highest_chunk_ ||
+                       (gap_in_highest_ && highest_chunk_ >= requested_chunks_);
+  if (!has_gap() || !unasked) {
+    fresh_gap_since_ = Time::never();
+  } else if (fresh_gap_since_ == Time::never()) {
+    fresh_gap_since_ = now;
+  }
+}
+
+Time InboundFlow::request_due(Duration repair_timeout, Duration reorder_delay) const {
+  if (complete()) return Time::never();
+  const Duration doubled = repair_timeout * (std::int64_t{1} << std::min(requests_in_vain_, kMaxDoublings));
+  const Duration patience = std::min(doubled, std::max(repair_timeout, kMaxPatience));
+  const Time silence_ends = std::max(progress_at_, requested_at_) + patience;
+  const Time retry = has_gap() ? std::min(silence_ends, requested_at_ + patience) : silence_ends;
+  return has_fresh_gap() ? std::min(retry, fresh_gap_since_ + reorder_delay) : retry;
+}
+
+void InboundFlow::take_missing(Time now, Duration repair_timeout, std::size_t limit,
+                               std::vector<RequestEntry>& out) {
+  const bool silent = now - progress_at_ >= repair_timeout;
+  const bool only_fresh = has_fresh_gap() && now - requested_at_ < repair_timeout;
+  const auto chunks = static_cast<std::uint32_t>(received_.size());
+  const std::uint32_t first = only_fresh ? std::max(first_hole_, requested_chunks_) : first_hole_;
+  const std::uint32_t end = silent ? chunks : std::min(chunks, highest_chunk_ + 1);
+  std::uint32_t chunk = first;
+  for (; chunk < end && out.size() < limit; ++chunk) {
+    std::uint64_t missing = shard_.full_mask(chunk) & ~received_[chunk];
+    if (!silent && chunk == highest_chunk_) missing &= std::bit_floor(received_[chunk]) - 1;
+    if (missing != 0) out.push_back({chunk, missing});
+  }
+  requested_chunks_ = std::max(requested_chunks_, std::min(chunk, highest_chunk_ + 1));
+  fresh_gap_since_ = Time::never();
+  requested_at_ = now;
+  ++requests_in_vain_;
+}
+
+}  // namespace optireduce

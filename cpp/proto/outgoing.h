@@ -1,0 +1,51 @@
+// Data packets that are to be sent: one batch is consecutive packets of one chunk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "proto/packet.h"
+#include "proto/peer.h"
+#include "proto/schedule.h"
+
+namespace optireduce {
+
+struct OutgoingBatch {
+  PacketType type = PacketType::Contribution;
+  std::uint64_t operation = 0;
+  Descriptor descriptor;
+  Rank shard_index = 0;
+  Shard shard;
+  std::uint32_t first_packet = 0;  // in the shard
+  std::uint32_t packets = 0;
+  const std::byte* data = nullptr;  // of the first packet
+  std::uint32_t ack = 0;
+  bool resent = false;
+  std::vector<Rank> to;
+};
+
+/// Packets to send again to one peer that missed them.
+struct Repair {
+  PacketType type = PacketType::Contribution;
+  std::uint64_t operation = 0;
+  Rank to = 0;
+  std::uint32_t chunk = 0;
+  std::uint64_t packets = 0;
+};
+
+/// Who asked, and what it proves about packets sent earlier.
+struct RequestContext {
+  Rank from = 0;
+  std::uint32_t newest = 0;   // the latest of our timestamps that the asker has seen
+  std::uint32_t now = 0;      // our clock as a timestamp
+  std::uint32_t min_age = 0;  // microseconds after which a packet is no longer under way
+
+  /// Networks keep order nearly always: what was sent no later than something that arrived, or long ago, is
+  /// lost.
+  bool is_lost(std::uint32_t sent_at) const {
+    return not_before(newest, sent_at) || not_before(now, sent_at + min_age);
+  }
+};
+
+}  // namespace optireduce

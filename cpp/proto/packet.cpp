@@ -1,0 +1,172 @@
+#include "proto/packet.h"
+
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+namespace optireduce {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian; a big-endian host needs byte swaps");
+
+template <typename T>
+void put(std::byte* out, std::size_t at, T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::memcpy(out + at, &value, sizeof(T));
+}
+
+template <typename T>
+T get(const std::byte* in, std::size_t at) {
+  T value;
+  std::memcpy(&value, in + at, sizeof(T));
+  return value;
+}
+
+// Byte offsets of the header's fields.
+constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kOperationAt = 4, kElementsAt = 8,
+                      kKindAt = 12, kFlagsAt = 13, kLengthAt = 14, kOffsetAt = 16, kShardAt = 20,
+                      kTimeoutAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kIncastAt = 36,
+                      kReservedAt = 37, kTokenAt = 40;
+static_assert(kTokenAt + sizeof(std::uint64_t) == kHeaderBytes);
+
+std::uint8_t encode_kind(const Descriptor& d) {
+  return static_cast<std::uint8_t>(static_cast<unsigned>(d.dtype) | static_cast<unsigned>(d.op) << 4);
+}
+
+std::optional<Descriptor> decode_descriptor(std::uint32_t elements, std::uint8_t kind) {
+  const unsigned dtype = kind & 0xfu;
+  const unsigned op = kind >> 4;
+  if (dtype > static_cast<unsigned>(DType::Float16) || op > static_cast<unsigned>(ReduceOp::Mean))
+    return std::nullopt;
+  return Descriptor{elements, static_cast<DType>(dtype), static_cast<ReduceOp>(op)};
+}
+
+bool known(std::uint8_t type) {
+  return type >= static_cast<std::uint8_t>(PacketType::Contribution) &&
+         type <= static_cast<std::uint8_t>(PacketType::Goodbye);
+}
+
+bool tokens_equal(std::uint64_t a, std::uint64_t b) {
+  return (a ^ b) == 0;  // one word: no byte-wise early exit that could be timed
+}
+
+}  // namespace
+
+void encode(const Header& header, std::uint64_t token, std::byte* out) {
+  put(out, kVersionAt, kProtocolVersion);
+  put(out, kTypeAt, header.type);
+  put(out, kSenderAt, header.sender);
+  put(out, kOperationAt, header.operation);
+  put(out, kElementsAt, header.descriptor.elements);
+  put(out, kKindAt, encode_kind(header.descriptor));
+  put(out, kFlagsAt, header.flags);
+  put(out, kLengthAt, header.length);
+  put(out, kOffsetAt, header.offset);
+  put(out, kShardAt, header.shard);
+  put(out, kTimeoutAt, header.timeout);
+  put(out, kTimestampAt, header.timestamp);
+  put(out, kCompletedAt, header.completed);
+  put(out, kAckAt, header.ack);
+  put(out, kIncastAt, header.incast);
+  std::memset(out + kReservedAt, 0, kTokenAt - kReservedAt);
+  put(out, kTokenAt, token);
+}
+
+Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size) {
+  if (packet.size() < kHeaderBytes) return {std::nullopt, HeaderError::TooShort};
+  const std::byte* in = packet.data();
+  if (!tokens_equal(get<std::uint64_t>(in, kTokenAt), token)) return {std::nullopt, HeaderError::BadToken};
+  if (get<std::uint8_t>(in, kVersionAt) != kProtocolVersion) return {std::nullopt, HeaderError::BadVersion};
+  if (!known(get<std::uint8_t>(in, kTypeAt))) return {std::nullopt, HeaderError::BadType};
+
+  Header header;
+  header.type = get<PacketType>(in, kTypeAt);
+  header.sender = get<Rank>(in, kSenderAt);
+  header.operation = get<std::uint32_t>(in, kOperationAt);
+  header.flags = get<std::uint8_t>(in, kFlagsAt);
+  header.length = get<std::uint16_t>(in, kLengthAt);
+  header.offset = get<std::uint32_t>(in, kOffsetAt);
+  header.shard = get<std::uint16_t>(in, kShardAt);
+  header.timeout = get<std::uint16_t>(in, kTimeoutAt);
+  header.timestamp = get<std::uint32_t>(in, kTimestampAt);
+  header.completed = get<std::uint32_t>(in, kCompletedAt);
+  header.ack = get<std::uint32_t>(in, kAckAt);
+  header.incast = get<std::uint8_t>(in, kIncastAt);
+
+  if (header.sender >= size || header.shard >= size) return {std::nullopt, HeaderError::BadSender};
+  if (kHeaderBytes + header.length != packet.size()) return {std::nullopt, HeaderError::BadLength};
+  const auto descriptor =
+      decode_descriptor(get<std::uint32_t>(in, kElementsAt), get<std::uint8_t>(in, kKindAt));
+  if (!descriptor) return {std::nullopt, HeaderError::BadDescriptor};
+  header.descriptor = *descriptor;
+  return {header, HeaderError::TooShort};
+}
+
+std::uint32_t payload_for_mtu(std::size_t mtu, bool ipv6) {
+  constexpr std::size_t kAlign = 16;            // whole elements of every type, and aligned loads
+  constexpr std::size_t kMaxDatagram = 65'507;  // the largest UDP payload over IPv4
+  const std::size_t ip_and_udp = ipv6 ? 48 : 28;
+  if (mtu < ip_and_udp + kHeaderBytes + kAlign) return 0;
+  const std::size_t datagram = mtu - ip_and_udp < kMaxDatagram ? mtu - ip_and_udp : kMaxDatagram;
+  return static_cast<std::uint32_t>((datagram - kHeaderBytes) / kAlign * kAlign);
+}
+
+void encode_request(const RequestBody& body, std::byte* out) {
+  put(out, 0, body.newest);
+  put(out, 4, body.wanted);
+  std::memset(out + 5, 0, RequestBody::kFixedBytes - 5);
+}
+
+void encode_entry(const RequestEntry& entry, std::byte* out) {
+  put(out, 0, entry.chunk);
+  put(out, 4, entry.missing);
+}
+
+std::optional<RequestBody> decode_request(std::span<const std::byte> payload) {
+  if (payload.size() < RequestBody::kFixedBytes) return std::nullopt;
+  const std::size_t rest = payload.size() - RequestBody::kFixedBytes;
+  if (rest % RequestBody::kEntryBytes != 0) return std::nullopt;
+  const auto wanted = get<std::uint8_t>(payload.data(), 4);
+  if (wanted != static_cast<std::uint8_t>(PacketType::Contribution) &&
+      wanted != static_cast<std::uint8_t>(PacketType::Reduced)) {
+    return std::nullopt;
+  }
+  return RequestBody{get<std::uint32_t>(payload.data(), 0), static_cast<PacketType>(wanted),
+                     rest / RequestBody::kEntryBytes};
+}
+
+RequestEntry decode_entry(std::span<const std::byte> payload, std::size_t index) {
+  const std::byte* in = payload.data() + RequestBody::kFixedBytes + index * RequestBody::kEntryBytes;
+  return {get<std::uint32_t>(in, 0), get<std::uint64_t>(in, 4)};
+}
+
+void encode_reject(const RejectBody& body, std::byte* out) {
+  put(out, 0, body.reason);
+  put(out, 1, std::uint8_t{0});
+  put(out, 2, body.culprit);
+  put(out, 4, body.reporter);
+  put(out, 6, encode_kind(body.expected));
+  put(out, 7, encode_kind(body.found));
+  put(out, 8, body.expected.elements);
+  put(out, 12, body.found.elements);
+  put(out, 16, std::uint32_t{0});
+}
+
+std::optional<RejectBody> decode_reject(std::span<const std::byte> payload, Rank size) {
+  if (payload.size() != RejectBody::kBytes) return std::nullopt;
+  const std::byte* in = payload.data();
+  const auto reason = get<std::uint8_t>(in, 0);
+  if (reason != static_cast<std::uint8_t>(RejectReason::Mismatch) &&
+      reason != static_cast<std::uint8_t>(RejectReason::Timeout)) {
+    return std::nullopt;
+  }
+  const Rank culprit = get<Rank>(in, 2);
+  const Rank reporter = get<Rank>(in, 4);
+  const auto expected = decode_descriptor(get<std::uint32_t>(in, 8), get<std::uint8_t>(in, 6));
+  const auto found = decode_descriptor(get<std::uint32_t>(in, 12), get<std::uint8_t>(in, 7));
+  if (culprit >= size || reporter >= size || !expected || !found) return std::nullopt;
+  return RejectBody{static_cast<RejectReason>(reason), culprit, reporter, *expected, *found};
+}
+
+}  // namespace optireduce

@@ -1,0 +1,124 @@
+// The packet format. docs/protocol.md describes it for people; this file is what it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "kernels/dtype.h"
+#include "proto/config.h"
+
+namespace optireduce {
+
+constexpr std::uint8_t kProtocolVersion = 1;
+constexpr std::size_t kHeaderBytes = 48;
+
+/// Header flag: this packet was sent before and is sent again because somebody missed it.
+constexpr std::uint8_t kFlagResent = 1;
+
+enum class PacketType : std::uint8_t {
+  Contribution = 1,  // stage 1: a piece of the sender's gradient, for the shard's owner
+  Reduced = 2,       // stage 2: a piece of the reduced shard, from its owner to everybody
+  Request = 3,       // packets that the sender of this one misses
+  Status = 4,        // nothing but the header: what I have completed
+  Ping = 5,          // answer me
+  Pong = 6,          // the answer
+  Reject = 7,        // the operation has failed here; the payload says why
+  Goodbye = 8,       // the sender leaves the group
+};
+
+/// What an operation reduces. All ranks must agree; every data packet carries it, so that a rank that
+/// disagrees is found by the first packet.
+struct Descriptor {
+  std::uint32_t elements = 0;
+  DType dtype = DType::Float32;
+  ReduceOp op = ReduceOp::Sum;
+
+  bool operator==(const Descriptor&) const = default;
+};
+
+struct Header {
+  PacketType type = PacketType::Status;
+  Rank sender = 0;
+  std::uint32_t operation = 0;  // low 32 bits of the operation's number
+  Descriptor descriptor;
+  std::uint8_t flags = 0;
+  std::uint16_t length = 0;  // bytes of payload
+  std::uint32_t offset = 0;  // of the payload in its shard, in bytes
+  std::uint16_t shard = 0;
+  std::uint16_t timeout = 0;    // reserved for the shared early timeout
+  std::uint32_t timestamp = 0;  // sender's clock in microseconds, strictly increasing from batch to batch
+  std::uint32_t completed = 0;  // the sender has finished all operations below this one (low 32 bits)
+  std::uint32_t ack = 0;        // Contribution: chunks of the receiver's shard that came back without a hole
+  std::uint8_t incast = 0;      // reserved: how many senders at once the sender of this packet takes
+
+  bool operator==(const Header&) const = default;
+};
+
+enum class HeaderError : std::uint8_t {
+  TooShort,
+  BadVersion,
+  BadToken,
+  BadType,
+  BadSender,
+  BadLength,
+  BadDescriptor
+};
+
+/// Writes kHeaderBytes bytes.
+void encode(const Header& header, std::uint64_t token, std::byte* out);
+
+struct Decoded {
+  std::optional<Header> header;
+  HeaderError error = HeaderError::TooShort;  // meaningful without a header
+};
+
+/// Believes nothing: checks the token first, then every field that can be checked without knowing the
+/// operation.
+Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size);
+
+/// The largest payload that fits the path, or 0 if not even a useful packet fits.
+std::uint32_t payload_for_mtu(std::size_t mtu, bool ipv6);
+
+/// One entry of a Request's payload: packets `missing` (a bit each) of chunk `chunk`.
+struct RequestEntry {
+  std::uint32_t chunk = 0;
+  std::uint64_t missing = 0;
+};
+
+/// A Request's payload: `newest` is the latest timestamp seen from the packet's receiver, which tells it what
+/// can no longer be under way.
+struct RequestBody {
+  static constexpr std::size_t kFixedBytes = 8;
+  static constexpr std::size_t kEntryBytes = 12;
+
+  std::uint32_t newest = 0;
+  PacketType wanted = PacketType::Contribution;
+  std::size_t entries = 0;
+};
+
+void encode_request(const RequestBody& body, std::byte* out);
+void encode_entry(const RequestEntry& entry, std::byte* out);
+std::optional<RequestBody> decode_request(std::span<const std::byte> payload);
+RequestEntry decode_entry(std::span<const std::byte> payload, std::size_t index);
+
+/// A Reject's payload.
+enum class RejectReason : std::uint8_t { Mismatch = 1, Timeout = 2 };
+
+struct RejectBody {
+  static constexpr std::size_t kBytes = 20;
+
+  RejectReason reason = RejectReason::Timeout;
+  Rank culprit = 0;     // the rank that is late, or that disagrees with `reporter`
+  Rank reporter = 0;    // the rank that found out
+  Descriptor expected;  // the reporter's
+  Descriptor found;     // the culprit's
+
+  bool operator==(const RejectBody&) const = default;
+};
+
+void encode_reject(const RejectBody& body, std::byte* out);
+std::optional<RejectBody> decode_reject(std::span<const std::byte> payload, Rank size);
+
+}  // namespace optireduce

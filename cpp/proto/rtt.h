@@ -1,0 +1,39 @@
+// How long to wait for an answer before asking again: smoothed mean plus four deviations (RFC 6298), of the
+// time from sending a chunk to receiving it reduced.
+#pragma once
+
+#include <algorithm>
+
+#include "proto/config.h"
+#include "proto/time.h"
+
+namespace optireduce {
+
+class RttEstimator {
+ public:
+  RttEstimator() = default;
+  explicit RttEstimator(const EndpointConfig& config)
+      : min_(config.repair_min), max_(config.repair_max), timeout_(config.repair_initial) {}
+
+  void sample(Duration rtt) {
+    if (!measured_) {
+      measured_ = true;
+      smoothed_ = rtt;
+      deviation_ = rtt / 2;
+    } else {
+      const Duration error{std::abs(rtt.ns - smoothed_.ns)};
+      deviation_ = (deviation_ * 3 + error) / 4;
+      smoothed_ = (smoothed_ * 7 + rtt) / 8;
+    }
+    timeout_ = std::clamp(smoothed_ + deviation_ * 4, min_, max_);
+  }
+
+  Duration repair_timeout() const { return timeout_; }
+
+ private:
+  Duration min_, max_, timeout_;
+  Duration smoothed_, deviation_;
+  bool measured_ = false;
+};
+
+}  // namespace optireduce

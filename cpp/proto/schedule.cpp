@@ -1,0 +1,44 @@
+#include "proto/schedule.h"
+
+#include <bit>
+
+namespace optireduce {
+namespace {
+
+constexpr std::size_t kShardAlign = 64;       // a cache line: two owners never share one
+constexpr std::size_t kMinShardBytes = 1024;  // below this, fewer owners mean fewer packets and less latency
+
+std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+std::uint32_t Shard::bytes_of(std::uint32_t chunk, std::uint64_t mask) const {
+  std::uint32_t total = static_cast<std::uint32_t>(std::popcount(mask)) * payload_bytes;
+  const std::uint32_t last = packets() - 1;
+  const bool has_last = last / chunk_packets == chunk && (mask >> (last % chunk_packets) & 1) != 0;
+  if (has_last) total -= payload_bytes - length_of(last);
+  return total;
+}
+
+Schedule::Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank size,
+                   std::uint32_t payload_bytes)
+    : size_(size),
+      rotation_(static_cast<Rank>(operation % size)),
+      bytes_(std::size_t{descriptor.elements} * size_of(descriptor.dtype)),
+      shard_bytes_(std::max(kMinShardBytes, round_up((bytes_ + size - 1) / size, kShardAlign))),
+      payload_bytes_(payload_bytes) {}
+
+Shard Schedule::shard(Rank index) const {
+  const std::size_t begin = std::min(bytes_, index * shard_bytes_);
+  const std::size_t end = std::min(bytes_, begin + shard_bytes_);
+  return {begin, static_cast<std::uint32_t>(end - begin), payload_bytes_, chunk_packets_for(payload_bytes_)};
+}
+
+std::size_t Schedule::max_bytes(Rank size) {
+  constexpr std::size_t kMaxShard = std::size_t{0xffff'ffff} - 65'536;
+  return kMaxShard / kShardAlign * kShardAlign * size;
+}
+
+}  // namespace optireduce
