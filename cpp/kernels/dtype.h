@@ -11,28 +11,37 @@ enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::Float32: return 4;
-    case DType::Float64: return 8;
+    case DType::Float32:
+      return 4;
+    case DType::Float64:
+      return 8;
     case DType::BFloat16:
-    case DType::Float16: return 2;
+    case DType::Float16:
+      return 2;
   }
   return 0;
 }
 
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::Float32: return "float32";
-    case DType::Float64: return "float64";
-    case DType::BFloat16: return "bfloat16";
-    case DType::Float16: return "float16";
+    case DType::Float32:
+      return "float32";
+    case DType::Float64:
+      return "float64";
+    case DType::BFloat16:
+      return "bfloat16";
+    case DType::Float16:
+      return "float16";
   }
   return "unknown";
 }
 
 constexpr const char* name_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::Sum: return "sum";
-    case ReduceOp::Mean: return "mean";
+    case ReduceOp::Sum:
+      return "sum";
+    case ReduceOp::Mean:
+      return "mean";
   }
   return "unknown";
 }
