@@ -19,8 +19,9 @@ struct EndpointConfig {
   /// match.
   std::uint64_t token = 0;
 
-  /// Bytes of gradient in one packet; the same on every rank, a multiple of 16 (see payload_for_mtu).
-  std::uint32_t payload_bytes = 1424;
+  /// Bytes of gradient in one packet; the same on every rank, a multiple of 16 (better of 64, see
+  /// payload_for_mtu).
+  std::uint32_t payload_bytes = 1408;
 
   /// Stage-1 bytes that may be on their way to one peer. 2 to 4 chunks of 64 KB fill a fast link; more falls
   /// out of the caches and overflows stock socket buffers.
@@ -35,7 +36,7 @@ struct EndpointConfig {
 
   /// Bounds of the adaptive wait before missing packets are asked for again, and its value before any
   /// measurement.
-  Duration repair_min = Duration::millis(1);
+  Duration repair_min = Duration::millis(3);
   Duration repair_max = Duration::millis(200);
   Duration repair_initial = Duration::millis(5);
 

@@ -80,10 +80,12 @@ void Endpoint::ping_unfinished_peers() {
 }
 
 void Endpoint::say_goodbye(Time now) {
+  const std::uint64_t completed = completed_;
   while (!operations_.empty()) {
     finish(now, *operations_.begin()->second, ErrorCode::Closed,
            "the group was closed before the operation was complete", {});
   }
+  completed_ = completed;  // peers must not take what failed here for complete
   controls_.clear();
   repairs_.clear();
   for (Rank peer = 0; peer < config_.size; ++peer) {
@@ -133,13 +135,10 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
       *first.header,       widen(first.header->operation, next_operation_), datagram.buffer, begin, stride, 1,
       first.header->length};
   const bool data = run.header.type == PacketType::Contribution || run.header.type == PacketType::Reduced;
-  Header expected = run.header;
-  while (data && at < datagram.bytes) {
-    const Decoded next = decode(packet_at(at), config_.token, config_.size);
-    expected.offset += expected.length;
-    expected.length = next.header ? next.header->length : 0;
-    if (!next.header || *next.header != expected || run.last_length != run.header.length) break;
-    run.last_length = next.header->length;
+  while (data && at < datagram.bytes && run.last_length == run.header.length) {
+    const std::span<const std::byte> next = packet_at(at);
+    if (!continues(packet_at(begin), next, run.header.offset + run.packets * run.header.length)) break;
+    run.last_length = static_cast<std::uint32_t>(next.size() - kHeaderBytes);
     ++run.packets;
     at += stride;
   }
@@ -387,15 +386,23 @@ void Endpoint::handle_timeout(Time now) {
   next_timeout_ = Time::never();
   std::vector<Operation*> late;
   for (const auto& [number, operation] : operations_) {
-    if (operation->deadline() <= now) {
+    const Time gives_up_at = give_up_time(*operation);
+    if (gives_up_at <= now) {
       late.push_back(operation.get());
     } else {
-      schedule(operation->deadline());
+      schedule(gives_up_at);
       request_missing(now, *operation);
     }
   }
   for (Operation* operation : late) fail_late(now, *operation);
   send_status_if_due(now);
+}
+
+/// Who waits for reduced shards only cannot know whose contribution their owners lack: it hears the owners'
+/// verdict before its own.
+Time Endpoint::give_up_time(const Operation& operation) const {
+  return operation.waits_for_contributions() ? operation.deadline()
+                                             : operation.deadline() + config_.repair_max;
 }
 
 void Endpoint::request_missing(Time now, Operation& operation) {
@@ -518,8 +525,9 @@ bool Endpoint::transmit_data(Time now, Transmit& out) {
     sender = operation.get();
     break;
   }
+  blocked_.assign(config_.size, false);
   for (auto next = operations_.begin(); sender == nullptr && next != operations_.end(); ++next) {
-    if (!next->second->next_contribution(peers_, batch_)) continue;
+    if (!next->second->next_contribution(peers_, blocked_, batch_)) continue;
     sender = next->second.get();
     const std::uint32_t last = batch_.first_packet + batch_.packets - 1;
     peers_[batch_.to.front()].window.on_sent(batch_.shard.offset_of(last) + batch_.shard.length_of(last) -

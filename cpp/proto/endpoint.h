@@ -112,6 +112,7 @@ class Endpoint {
 
   // Timers.
   void schedule(Time when) { next_timeout_ = std::min(next_timeout_, when); }
+  Time give_up_time(const Operation& operation) const;
   void request_missing(Time now, Operation& operation);
   void request_flow(Time now, Operation& operation, Rank peer, PacketType wanted);
   void send_status_if_due(Time now);
@@ -139,6 +140,7 @@ class Endpoint {
   std::deque<Repair> repairs_;
   std::deque<Report> completions_;
   OutgoingBatch batch_;                // scratch
+  std::vector<bool> blocked_;          // scratch: peers to whom an older operation must send first
   std::vector<RequestEntry> missing_;  // scratch
   std::uint64_t next_operation_ = 0;
   std::uint64_t completed_ = 0;  // all operations below are over here

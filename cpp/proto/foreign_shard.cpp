@@ -61,6 +61,7 @@ std::uint32_t ForeignShard::accept(Time now, std::uint32_t first_packet, const R
       std::memcpy(place, payload, shard_.length_of(packet));
     }
   }
+  if (stream) finish_streaming();
   const std::uint32_t bytes = fresh == 0 ? 0 : shard_.bytes_of(chunk, fresh);
   received_bytes_ += bytes;
   return bytes;

@@ -1,5 +1,6 @@
 #include "proto/operation.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace optireduce {
@@ -74,10 +75,15 @@ bool Operation::next_reduced(OutgoingBatch& batch) {
   return true;
 }
 
-bool Operation::next_contribution(std::vector<Peer>& peers, OutgoingBatch& batch) {
+bool Operation::next_contribution(const std::vector<Peer>& peers, std::vector<bool>& blocked,
+                                  OutgoingBatch& batch) {
   for (Rank tried = 0; tried < size_; ++tried) {
     turn_ = static_cast<Rank>((turn_ + 1) % size_);
-    if (turn_ == me_ || !foreign_[turn_].next_batch(peers[turn_].window, batch)) continue;
+    if (turn_ == me_ || blocked[turn_]) continue;
+    if (!foreign_[turn_].next_batch(peers[turn_].window, batch)) {
+      blocked[turn_] = !foreign_[turn_].all_sent();
+      continue;
+    }
     label(batch, PacketType::Contribution, foreign_index(turn_));
     batch.resent = false;
     batch.to.assign(1, turn_);
@@ -124,13 +130,24 @@ bool Operation::complete() const {
 }
 
 std::vector<Rank> Operation::waiting_for() const {
-  std::vector<Rank> contributions, reduced;
+  std::vector<Rank> furthest_behind, reduced;
+  std::uint32_t most_missing = 1;
   for (Rank peer = 0; peer < size_; ++peer) {
     if (peer == me_) continue;
-    if (!owned_.flow(peer).complete()) contributions.push_back(peer);
+    const std::uint32_t missing = owned_.flow(peer).missing_packets();
+    if (missing > most_missing) furthest_behind.clear();
+    if (missing >= most_missing) furthest_behind.push_back(peer);
+    most_missing = std::max(most_missing, missing);
     if (!foreign_[peer].complete()) reduced.push_back(peer);
   }
-  return contributions.empty() ? reduced : contributions;
+  return furthest_behind.empty() ? reduced : furthest_behind;
+}
+
+bool Operation::waits_for_contributions() const {
+  for (Rank peer = 0; peer < size_; ++peer) {
+    if (peer != me_ && !owned_.flow(peer).complete()) return true;
+  }
+  return false;
 }
 
 std::string Operation::describe_wait(Rank peer) const {

@@ -37,8 +37,9 @@ class Operation {
 
   bool next_reduced(OutgoingBatch& batch);
   /// A contribution to any owner whose window admits it, taking turns, starting with our neighbour so that
-  /// ranks do not all send to the same owner at once.
-  bool next_contribution(std::vector<Peer>& peers, OutgoingBatch& batch);
+  /// ranks do not all send to the same owner at once. Owners that wait for more room are marked as blocked: a
+  /// later operation that took the room left over could wait for us while we wait for it.
+  bool next_contribution(const std::vector<Peer>& peers, std::vector<bool>& blocked, OutgoingBatch& batch);
   /// Describes the first packets of `repair` to send again.
   void fill_repair(const Repair& repair, OutgoingBatch& batch) const;
   void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
@@ -49,9 +50,10 @@ class Operation {
   ForeignShard& foreign(Rank owner) { return foreign_[owner]; }
   const ForeignShard& foreign(Rank owner) const { return foreign_[owner]; }
 
-  /// Peers that this operation waits for: those whose contribution is missing or, if none, whose reduced
-  /// shard is.
+  /// Peers that this operation waits for: those whose contributions are furthest behind (the others wait for
+  /// the same ranks, with full windows) or, if none is missing, those whose reduced shards are.
   std::vector<Rank> waiting_for() const;
+  bool waits_for_contributions() const;
   /// "rank 2 has sent nothing of it", for people.
   std::string describe_wait(Rank peer) const;
 

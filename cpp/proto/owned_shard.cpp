@@ -18,7 +18,9 @@ OwnedShard::OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor&
       acked_chunks_(size, 0),
       chunks_(shard.chunks()),
       sent_at_(shard.chunks(), 0),
-      inputs_(size, nullptr) {}
+      inputs_(size, nullptr) {
+  if (size == 1) reduced_packets_ = shard_.packets();  // alone: the sum is there already
+}
 
 std::uint32_t OwnedShard::accept(Time now, Rank from, std::uint32_t first_packet, const Run& run) {
   const std::uint32_t chunk = first_packet / shard_.chunk_packets;

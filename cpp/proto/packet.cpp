@@ -103,8 +103,18 @@ Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size
   return {header, HeaderError::TooShort};
 }
 
+bool continues(std::span<const std::byte> first, std::span<const std::byte> next, std::uint32_t offset) {
+  if (next.size() < kHeaderBytes) return false;
+  const std::byte* a = first.data();
+  const std::byte* b = next.data();
+  return get<std::uint32_t>(b, kOffsetAt) == offset &&
+         get<std::uint16_t>(b, kLengthAt) == next.size() - kHeaderBytes &&
+         std::memcmp(a, b, kLengthAt) == 0 &&
+         std::memcmp(a + kShardAt, b + kShardAt, kHeaderBytes - kShardAt) == 0;
+}
+
 std::uint32_t payload_for_mtu(std::size_t mtu, bool ipv6) {
-  constexpr std::size_t kAlign = 16;            // whole elements of every type, and aligned loads
+  constexpr std::size_t kAlign = 64;  // whole cache lines, so that packets can be placed past the cache
   constexpr std::size_t kMaxDatagram = 65'507;  // the largest UDP payload over IPv4
   const std::size_t ip_and_udp = ipv6 ? 48 : 28;
   if (mtu < ip_and_udp + kHeaderBytes + kAlign) return 0;

@@ -78,6 +78,10 @@ struct Decoded {
 /// operation.
 Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size);
 
+/// Whether `next` has the header of `first`, which was decoded, but for an offset of `offset` and its own
+/// length. Many packets arrive at once; comparing is cheaper than decoding each.
+bool continues(std::span<const std::byte> first, std::span<const std::byte> next, std::uint32_t offset);
+
 /// The largest payload that fits the path, or 0 if not even a useful packet fits.
 std::uint32_t payload_for_mtu(std::size_t mtu, bool ipv6);
 

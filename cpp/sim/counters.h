@@ -1,0 +1,22 @@
+// What the simulated network did with the packets it was given.
+#pragma once
+
+#include <cstdint>
+
+namespace optireduce::sim {
+
+struct Counters {
+  std::uint64_t events = 0;
+  std::uint64_t sent = 0;            // packets handed to a link, one for each destination
+  std::uint64_t sent_bytes = 0;      // with headers
+  std::uint64_t delivered = 0;       // packets handed to an endpoint, copies and hostile ones included
+  std::uint64_t lost = 0;            // by chance
+  std::uint64_t cut = 0;             // by a link cut
+  std::uint64_t queue_dropped = 0;   // no room before the link
+  std::uint64_t buffer_dropped = 0;  // no room in the receiver's buffer
+  std::uint64_t duplicated = 0;
+  std::uint64_t reordered = 0;
+  std::uint64_t hostile = 0;
+};
+
+}  // namespace optireduce::sim

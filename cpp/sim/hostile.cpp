@@ -1,0 +1,80 @@
+#include "sim/hostile.h"
+
+#include <array>
+#include <cstdint>
+
+#include "proto/packet.h"
+
+namespace optireduce::sim {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// Where the fields are that no endpoint may believe unchecked (packet.cpp has the whole layout).
+constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kLengthAt = 14, kOffsetAt = 16,
+                      kShardAt = 20, kTokenAt = 40;
+
+std::byte random_byte(Random& random) {
+  return static_cast<std::byte>(random.next() & 0xff);
+}
+
+/// Changes a byte to another value.
+void spoil(Bytes& packet, std::size_t at, Random& random) {
+  packet[at] ^= static_cast<std::byte>(1 + random.below(255));
+}
+
+Bytes forged(Bytes packet, Random& random) {
+  spoil(packet, kTokenAt + random.below(8), random);
+  for (std::uint64_t changes = random.below(16); changes > 0; --changes) {
+    const std::size_t at = random.below(packet.size());
+    const bool in_token = at >= kTokenAt && at < kHeaderBytes;
+    if (!in_token) packet[at] = random_byte(random);
+  }
+  return packet;
+}
+
+Bytes truncated(Bytes packet, Random& random) {
+  packet.resize(random.below(packet.size()));
+  return packet;
+}
+
+/// One field that cannot be right. Fields that another genuine packet could carry stay as they are: whoever
+/// has the token is believed.
+Bytes mangled(Bytes packet, Rank ranks, Random& random) {
+  switch (random.below(6)) {
+    case 0:
+      spoil(packet, kVersionAt, random);
+      break;
+    case 1:
+      packet[kTypeAt] = static_cast<std::byte>(random.chance(0.5) ? 0 : 9 + random.below(247));
+      break;
+    case 2:
+      packet[kSenderAt] =
+          static_cast<std::byte>(static_cast<unsigned>(packet[kSenderAt]) + 1 + random.below(ranks - 1u));
+      break;
+    case 3:
+      spoil(packet, kLengthAt + random.below(2), random);
+      break;
+    case 4:
+      packet[kOffsetAt] ^= std::byte{1};  // no packet begins there
+      break;
+    default:
+      packet[kShardAt + 1] = std::byte{0xff};  // no group has that many shards
+  }
+  return packet;
+}
+
+}  // namespace
+
+std::vector<HostilePacket> sabotage(std::span<const std::byte> genuine, Rank ranks,
+                                    const HostileOptions& options, Random& random) {
+  std::vector<HostilePacket> packets;
+  const Bytes bytes(genuine.begin(), genuine.end());
+  if (random.chance(options.forge)) packets.push_back({forged(bytes, random), {}});
+  if (random.chance(options.truncate)) packets.push_back({truncated(bytes, random), {}});
+  if (random.chance(options.mangle)) packets.push_back({mangled(bytes, ranks, random), {}});
+  if (random.chance(options.replay)) packets.push_back({bytes, random.duration_up_to(options.replay_delay)});
+  return packets;
+}
+
+}  // namespace optireduce::sim

@@ -1,0 +1,24 @@
+// Packets that a correct endpoint must ignore, made from genuine ones.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "proto/config.h"
+#include "sim/options.h"
+#include "sim/random.h"
+
+namespace optireduce::sim {
+
+struct HostilePacket {
+  std::vector<std::byte> bytes;
+  Duration delay;  // beside the link's
+};
+
+/// The packets that the options want beside this genuine one.
+std::vector<HostilePacket> sabotage(std::span<const std::byte> genuine, Rank ranks,
+                                    const HostileOptions& options, Random& random);
+
+}  // namespace optireduce::sim

@@ -1,0 +1,28 @@
+// One direction between two ranks: when does a packet arrive, if ever?
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "proto/time.h"
+#include "sim/counters.h"
+#include "sim/options.h"
+#include "sim/random.h"
+
+namespace optireduce::sim {
+
+/// What links remember: when the last accepted packet has left. Everything else is options and chance.
+class Link {
+ public:
+  /// When a packet of `bytes` that is sent now has passed the link, without chance and delay; nothing if the
+  /// queue has no room for it.
+  std::optional<Time> serialise(Time now, std::size_t bytes, const LinkOptions& options);
+
+ private:
+  Time busy_until_;
+};
+
+/// How long a packet is under way after it has passed the link; nothing if it is lost.
+std::optional<Duration> travel(const LinkOptions& options, Random& random, Counters& counters);
+
+}  // namespace optireduce::sim

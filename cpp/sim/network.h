@@ -1,0 +1,125 @@
+// N ranks in one process, in virtual time: the second driver of the protocol. Links lose, delay, reorder and
+// copy packets; ranks pause, come late or never. All chance comes from one seed, so that every run can be
+// repeated.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/report.h"
+#include "proto/transmit.h"
+#include "sim/counters.h"
+#include "sim/event_queue.h"
+#include "sim/link.h"
+#include "sim/node.h"
+#include "sim/options.h"
+#include "sim/random.h"
+#include "sim/trace.h"
+#include "sim/wire.h"
+
+namespace optireduce::sim {
+
+/// One rank's part in an operation.
+struct Call {
+  static constexpr Duration kNever{Time::never().ns};
+
+  Descriptor descriptor;
+  std::byte* data = nullptr;  // valid until the operation's report
+  Duration start;             // after the beginning of the run; kNever: the rank does not take part
+};
+
+/// One all-reduce: a call for each rank.
+struct Collective {
+  std::vector<Call> calls;
+  Duration timeout = Duration::millis(60'000);
+};
+
+struct RunResult {
+  std::vector<std::vector<std::optional<Report>>> reports;  // by operation, then rank
+  bool finished = false;                                    // everybody who called has a report
+  Duration elapsed;                                         // virtual
+};
+
+/// Called when an operation is over on a rank: which one of the run, where, and how.
+using CompletionHook = std::function<void(std::size_t operation, Rank rank, const Report& report)>;
+
+class Network {
+ public:
+  /// Throws std::invalid_argument that names the option.
+  explicit Network(SimOptions options);
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  /// Runs the operations, called by every rank in this order, until all reports are there or `bound` has
+  /// passed: then the network can not be used any further. Throws std::runtime_error after max_events.
+  RunResult run(const std::vector<Collective>& operations, Duration bound, const CompletionHook& hook = {});
+
+  /// Runs on until nothing is under way and no endpoint wants to be woken; false if that takes longer than
+  /// `bound`.
+  bool settle(Duration bound);
+
+  Time now() const { return now_; }
+  Rank ranks() const { return options_.ranks; }
+  const Stats& stats(Rank rank) const;
+  const Endpoint& endpoint(Rank rank) const;
+  const Counters& counters() const { return counters_; }
+  /// Equal for equal options, operations and seeds.
+  std::uint64_t trace_hash() const { return trace_.value(); }
+
+ private:
+  struct CurrentRun {
+    const std::vector<Collective>* operations = nullptr;
+    const CompletionHook* hook = nullptr;
+    RunResult result;
+    std::size_t missing = 0;  // reports
+  };
+
+  // Events.
+  void schedule_calls();
+  void check_usable() const;
+  bool quiet() const;
+  bool step(Time until);
+  void dispatch(const Event& event);
+  bool postpone(const Event& event);
+  void arrive(const Event& event);
+  void wake(Rank rank);
+  void call(const Event& event);
+  void expire(const Event& event);
+  void leave(Rank rank);
+  void note(EventKind kind, Rank rank, Rank from, std::uint64_t detail,
+            std::span<const std::byte> first = {});
+  void count_event();
+
+  // After every call into an endpoint.
+  void pump(Rank rank);
+  void collect_completions(Rank rank);
+  void arm_timer(Rank rank);
+
+  // Sending.
+  void send(Rank from, const Transmit& transmit);
+  void send_batch(Rank from, Rank to, const std::shared_ptr<const WireBatch>& batch);
+  void send_hostile(Rank from, Rank to, const WireBatch& batch, const LinkOptions& link);
+  void deliver(Time at, Rank to, Delivery delivery);
+  const LinkOptions& link_options(Rank from, Rank to) const;
+  bool is_cut(Rank from, Rank to) const;
+
+  SimOptions options_;
+  Random random_;
+  Time now_;
+  EventQueue events_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<Link> links_;                // by from * ranks + to
+  std::vector<Delivery> deliveries_;       // slots for Arrive events
+  std::vector<std::uint32_t> free_slots_;  // of deliveries_
+  Transmit transmit_;
+  Counters counters_;
+  TraceHash trace_;
+  CurrentRun run_;
+  bool abandoned_ = false;  // a run ended without all its reports
+};
+
+}  // namespace optireduce::sim

@@ -1,0 +1,49 @@
+// One simulated rank: an endpoint, its buffers, and what waits for it while it does not run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "proto/endpoint.h"
+#include "sim/counters.h"
+#include "sim/options.h"
+#include "sim/wire.h"
+
+namespace optireduce::sim {
+
+class Node {
+ public:
+  Node(const EndpointConfig& config, const std::vector<Pause>& pauses);
+
+  /// When the rank runs again; `now` if it runs.
+  Time runs_at(Time now) const;
+
+  /// Packets reach the socket; they are lost if its buffer has no room.
+  void receive(Delivery delivery, std::size_t buffer_bytes, Counters& counters);
+
+  /// Hands all that waits to the endpoint.
+  void read_inbox(Time now, Counters& counters);
+
+  bool inbox_empty() const { return inbox_.empty(); }
+
+  Endpoint& endpoint() { return endpoint_; }
+  const Endpoint& endpoint() const { return endpoint_; }
+
+  Time timer = Time::never();                     // the earliest Timer event that is under way
+  Time wake = Time::never();                      // the Wake event that is under way
+  std::map<std::uint64_t, std::uint32_t> called;  // operation number to its place in the current run
+
+ private:
+  void hand_over(Time now, Datagram datagram);
+
+  std::vector<Pause> pauses_;  // of this rank
+  BufferPool pool_;            // outlives the endpoint, which holds buffers
+  Endpoint endpoint_;
+  std::deque<Delivery> inbox_;
+  std::size_t inbox_bytes_ = 0;
+};
+
+}  // namespace optireduce::sim

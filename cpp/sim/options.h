@@ -1,0 +1,95 @@
+// What a simulated network is told before it runs. Times are virtual.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "proto/config.h"
+#include "proto/time.h"
+#include "sim/trace.h"
+
+namespace optireduce::sim {
+
+/// The session's token unless the options have one. Any will do: nothing leaves the process.
+constexpr std::uint64_t kDefaultToken = 0x0123'4567'89ab'cdefu;
+
+/// One direction between two ranks. Probabilities are per packet.
+struct LinkOptions {
+  double bits_per_second = 0;  // 0: unlimited, packets take no time to serialise
+  Duration delay = Duration::micros(50);
+  Duration jitter;                                 // uniform in [0, jitter] on top of the delay
+  double loss = 0;                                 // anywhere on the way
+  double reorder = 0;                              // packets that are overtaken ...
+  Duration reorder_delay = Duration::micros(500);  // ... because they take up to this much longer
+  double duplicate = 0;                            // a second copy, up to reorder_delay later
+  std::size_t queue_bytes = 0;  // waiting for the link; beyond it packets are dropped. 0: no limit
+};
+
+/// Nothing that is sent from `from` to `to` in [begin, end) arrives.
+struct LinkCut {
+  Rank from = 0;
+  Rank to = 0;
+  Time begin;
+  Time end;
+};
+
+/// The rank runs nothing in [begin, end): its packets, timers and calls wait.
+struct Pause {
+  Rank rank = 0;
+  Time begin;
+  Time end;
+};
+
+/// The rank says goodbye and takes part in nothing more.
+struct Departure {
+  Rank rank = 0;
+  Time at;
+};
+
+/// Packets that should change nothing, sent beside the genuine ones. Probabilities are per genuine packet.
+struct HostileOptions {
+  double forge = 0;     // a stranger's: a wrong token, any bytes
+  double truncate = 0;  // the right token, cut short
+  double mangle = 0;    // the right token, one field that cannot be right
+  double replay = 0;    // a genuine packet again, up to replay_delay later
+  Duration replay_delay = Duration::millis(50);
+};
+
+struct SimOptions {
+  Rank ranks = 2;
+  std::uint64_t seed = 0;
+  Time begin;  // what the clock shows at first
+
+  LinkOptions link;                                          // of every ordered pair ...
+  std::map<std::pair<Rank, Rank>, LinkOptions> other_links;  // ... but these (from, to)
+  std::vector<LinkCut> cuts;
+  std::vector<Pause> pauses;
+  std::vector<Departure> departures;
+  HostileOptions hostile;
+
+  /// Share of the batches that arrive as GRO would hand them over: in one piece when their last packet is
+  /// there. 1 is the fastest to simulate (an event for each batch instead of one for each packet).
+  double coalesce = 0.5;
+
+  /// A rank looks at its packets only up to this long after the first one came, as a busy scheduler would let
+  /// it.
+  Duration wake_delay;
+
+  /// Bytes that wait at a rank until it looks; beyond it packets are dropped. 0: no limit.
+  std::size_t receive_buffer_bytes = 0;
+
+  /// Every endpoint's configuration; rank and size are filled in.
+  EndpointConfig protocol;
+
+  /// A protocol that never gets anywhere ends here with an error, not in an endless loop.
+  std::uint64_t max_events = 100'000'000;
+
+  /// Sees every event before it happens; for tests and for people.
+  std::function<void(const TraceEntry&)> observer;
+};
+
+}  // namespace optireduce::sim

@@ -1,0 +1,68 @@
+// Packets between two ranks: copied once when they are sent, shared by all their destinations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "proto/config.h"
+#include "proto/endpoint.h"
+#include "proto/transmit.h"
+
+namespace optireduce::sim {
+
+/// The packets of one Transmit, header and payload, one after the other.
+struct WireBatch {
+  static constexpr std::size_t kMaxPackets = 64;    // of one GSO send
+  static constexpr std::size_t kMaxBytes = 65'507;  // of one UDP datagram over IPv4, and of one GSO send
+
+  std::vector<std::byte> bytes;
+  std::uint32_t segment_bytes = 0;  // of every packet but the last, which may be shorter
+  std::uint32_t packets = 0;
+
+  std::uint32_t length_of(std::uint32_t packet) const;
+  std::span<const std::byte> packet(std::uint32_t index) const;
+};
+
+/// Copies what the endpoint wants sent. Throws std::logic_error if a real socket could not send it.
+std::shared_ptr<const WireBatch> assemble(const Transmit& transmit, Rank sender, Rank ranks);
+
+/// One packet on its own, of any length.
+std::shared_ptr<const WireBatch> single_packet(std::vector<std::byte> bytes);
+
+/// Packets of one batch on their way to one rank.
+struct Delivery {
+  std::shared_ptr<const WireBatch> batch;
+  std::uint64_t mask = 0;  // which packets of the batch
+  Rank from = 0;
+  bool coalesced = false;  // may be handed over together, and with what the same sender sent before and after
+
+  std::uint32_t packets() const;
+  std::size_t bytes() const;
+  std::span<const std::byte> first() const;
+};
+
+/// Packets of one sender in one pooled buffer, as a socket with GRO fills it.
+class DatagramBuilder {
+ public:
+  DatagramBuilder(BufferPool& pool, Rank from, std::size_t capacity) : pool_(pool), capacity_(capacity) {
+    datagram_.from = from;
+  }
+
+  /// Whether the packet can follow those already there: GRO joins equal lengths until a shorter one.
+  bool fits(std::size_t packet_bytes) const;
+  void add(std::span<const std::byte> packet);
+  bool empty() const { return !datagram_.buffer; }
+  /// Leaves the builder empty.
+  Datagram take();
+
+ private:
+  BufferPool& pool_;
+  std::size_t capacity_;
+  Datagram datagram_;
+  bool closed_ = false;  // by a shorter packet
+};
+
+}  // namespace optireduce::sim

@@ -1,0 +1,131 @@
+// The protocol under loss, reordering and duplication, over many seeds: still exact, always.
+//
+//   test_endpoint_seeds                 1,000 seeds
+//   test_endpoint_seeds --seed K        one of them again, with every event on the standard output
+//   test_endpoint_seeds --first A --count N
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+#include "sim_case.h"
+
+using namespace simcase;
+
+namespace {
+
+constexpr double kLosses[] = {0.01, 0.05, 0.20};
+constexpr Rank kRanks[] = {2, 3, 4, 5, 8, 16};
+constexpr std::uint32_t kPayloads[] = {64, 1408, 1424, 8'896, 65'408};
+
+/// The seed decides everything: the network, the operations and who starts when.
+sim::SimOptions options_for(std::uint64_t seed, sim::Random& random) {
+  sim::SimOptions options;
+  options.seed = seed;
+  options.ranks = kRanks[random.below(std::size(kRanks))];
+  options.link.loss = kLosses[seed % std::size(kLosses)];
+  options.link.reorder = random.uniform() * 0.1;
+  options.link.duplicate = random.uniform() * 0.1;
+  options.link.delay = random.duration_up_to(Duration::micros(500));
+  options.link.jitter = random.duration_up_to(Duration::micros(300));
+  options.coalesce = random.uniform();
+  if (random.chance(0.3)) options.link.bits_per_second = 1e8 + random.uniform() * 1e10;
+  if (random.chance(0.3)) options.wake_delay = random.duration_up_to(Duration::millis(1));
+  if (random.chance(0.3)) options.link.queue_bytes = 70'000 + random.below(200'000);
+  if (random.chance(0.2)) options.protocol.window_bytes = 1 + random.below(100'000);
+  if (random.chance(0.2)) options.protocol.early_bytes = random.below(100'000);
+  options.protocol.payload_bytes = kPayloads[random.below(std::size(kPayloads))];
+  options.max_events = 20'000'000;
+  return options;
+}
+
+std::uint32_t elements_for(const sim::SimOptions& options, sim::Random& random) {
+  const std::uint64_t packets = random.chance(0.1) ? 300 : 20;
+  const std::uint64_t most = std::min<std::uint64_t>(packets * options.protocol.payload_bytes / 4, 40'000);
+  return 1 + static_cast<std::uint32_t>(random.below(most));
+}
+
+void print_packet(std::span<const std::byte> packet) {
+  const Decoded decoded = decode(packet, sim::kDefaultToken, 0xffff);
+  if (!decoded.header) return;
+  const Header& header = *decoded.header;
+  std::printf("  type %d operation %u shard %u offset %u length %u completed %u ack %u",
+              static_cast<int>(header.type), header.operation, header.shard, header.offset, header.length,
+              header.completed, header.ack);
+  if (header.type != PacketType::Request) return;
+  const auto payload = packet.subspan(kHeaderBytes);
+  const auto body = decode_request(payload);
+  if (!body) return;
+  std::printf(" wants %d", static_cast<int>(body->wanted));
+  for (std::size_t i = 0; i < body->entries; ++i) {
+    const RequestEntry entry = decode_entry(payload, i);
+    std::printf(" %u:%llx", entry.chunk, static_cast<unsigned long long>(entry.missing));
+  }
+}
+
+void print_event(const sim::TraceEntry& entry) {
+  std::printf("%12.6f ms  rank %2d  %-8s", static_cast<double>(entry.at.ns) * 1e-6, entry.rank,
+              name_of(entry.kind));
+  if (entry.kind == sim::EventKind::Arrive) {
+    std::printf(" from %2d  packets %llx", entry.from, static_cast<unsigned long long>(entry.detail));
+    print_packet(entry.first);
+  } else if (entry.kind == sim::EventKind::Call || entry.kind == sim::EventKind::Complete) {
+    std::printf(" operation %llu", static_cast<unsigned long long>(entry.detail));
+  }
+  std::printf("\n");
+}
+
+/// Empty if everything was exact and quiet in the end.
+std::string run_seed(std::uint64_t seed, bool verbose) {
+  sim::Random random(seed * 2 + 1);
+  sim::SimOptions options = options_for(seed, random);
+  if (verbose) options.observer = print_event;
+  Case test(options);
+  std::vector<Duration> starts(options.ranks);
+  const std::uint64_t operations = 1 + random.below(4);
+  for (std::uint64_t i = 0; i < operations; ++i) {
+    for (Duration& start : starts) start = start + random.duration_up_to(Duration::millis(2));
+    const auto dtype = static_cast<DType>(random.below(4));
+    const auto op = static_cast<ReduceOp>(random.below(2));
+    test.add({elements_for(options, random), dtype, op}, starts);
+  }
+  test.run();
+  std::string why = test.why_not_exact();
+  if (!why.empty()) return why;
+  test.forget_buckets();
+  if (!test.network().settle(Duration::millis(10'000)))
+    why = "seed " + std::to_string(seed) + ": the endpoints do not go quiet";
+  return why;
+}
+
+std::string run_seed_safely(std::uint64_t seed, bool verbose) {
+  try {
+    return run_seed(seed, verbose);
+  } catch (const std::exception& error) {
+    return "seed " + std::to_string(seed) + ": " + error.what();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::uint64_t first = 0, count = 1000;
+  bool verbose = false;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);
+    if (std::strcmp(argv[i], "--seed") == 0) first = value, count = 1, verbose = true;
+    if (std::strcmp(argv[i], "--first") == 0) first = value;
+    if (std::strcmp(argv[i], "--count") == 0) count = value;
+  }
+  std::uint64_t failed = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const std::string why = run_seed_safely(seed, verbose);
+    if (why.empty()) continue;
+    ++failed;
+    std::printf("FAILED %s (again: %s --seed %llu)\n", why.c_str(), argv[0],
+                static_cast<unsigned long long>(seed));
+  }
+  std::printf("%llu seeds, %llu failed\n", static_cast<unsigned long long>(count),
+              static_cast<unsigned long long>(failed));
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,236 @@
+// The packet format: what is written is read again, and nothing else is believed.
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "check.h"
+#include "proto/packet.h"
+#include "sim/random.h"
+
+using namespace optireduce;
+
+namespace {
+
+constexpr std::uint64_t kToken = 0x0123'4567'89ab'cdefu;
+constexpr Rank kSize = 8;
+
+Header sample_header() {
+  Header header;
+  header.type = PacketType::Reduced;
+  header.sender = 5;
+  header.operation = 0xdead'beefu;
+  header.descriptor = {123'457, DType::BFloat16, ReduceOp::Mean};
+  header.flags = 3;
+  header.length = 32;
+  header.offset = 1'424'000;
+  header.shard = 7;
+  header.timeout = 65'000;
+  header.timestamp = 0xffff'fff0u;
+  header.completed = 0xdead'bee0u;
+  header.ack = 77;
+  header.incast = 4;
+  return header;
+}
+
+std::vector<std::byte> packet_of(const Header& header) {
+  std::vector<std::byte> packet(kHeaderBytes + header.length, std::byte{0x5a});
+  encode(header, kToken, packet.data());
+  return packet;
+}
+
+HeaderError error_of(const std::vector<std::byte>& packet, Rank size = kSize) {
+  const Decoded decoded = decode(packet, kToken, size);
+  CHECK(!decoded.header);
+  return decoded.error;
+}
+
+int as_int(HeaderError error) {
+  return static_cast<int>(error);
+}
+
+template <typename T>
+void put(std::vector<std::byte>& packet, std::size_t at, T value) {
+  std::memcpy(packet.data() + at, &value, sizeof(T));
+}
+
+}  // namespace
+
+TEST(every_field_survives_the_wire) {
+  const Header header = sample_header();
+  const Decoded decoded = decode(packet_of(header), kToken, kSize);
+  CHECK(decoded.header.has_value());
+  CHECK(*decoded.header == header);
+}
+
+TEST(every_type_dtype_and_reduction_survives_the_wire) {
+  for (std::uint8_t type = 1; type <= 8; ++type) {
+    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
+      for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Mean}) {
+        Header header = sample_header();
+        header.type = static_cast<PacketType>(type);
+        header.descriptor = {1, dtype, op};
+        const Decoded decoded = decode(packet_of(header), kToken, kSize);
+        CHECK(decoded.header == header);
+      }
+    }
+  }
+}
+
+// A change of the layout must be a decision (with a new protocol version), not an accident.
+TEST(the_layout_is_the_documented_one) {
+  const auto packet = packet_of(sample_header());
+  const std::array<unsigned, kHeaderBytes> expected = {
+      1,    2,    5,    0,    0xef, 0xbe, 0xad, 0xde, 0x41, 0xe2, 0x01, 0x00, 0x12, 3,    32,   0,
+      0x80, 0xba, 0x15, 0x00, 7,    0,    0xe8, 0xfd, 0xf0, 0xff, 0xff, 0xff, 0xe0, 0xbe, 0xad, 0xde,
+      77,   0,    0,    0,    4,    0,    0,    0,    0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01};
+  for (std::size_t i = 0; i < kHeaderBytes; ++i) CHECK_EQ(std::to_integer<unsigned>(packet[i]), expected[i]);
+}
+
+TEST(a_packet_of_another_length_is_rejected) {
+  const auto packet = packet_of(sample_header());
+  for (std::size_t length = 0; length < packet.size(); ++length) {
+    const std::vector<std::byte> cut(packet.begin(), packet.begin() + static_cast<std::ptrdiff_t>(length));
+    CHECK_EQ(as_int(error_of(cut)),
+             as_int(length < kHeaderBytes ? HeaderError::TooShort : HeaderError::BadLength));
+  }
+  auto longer = packet;
+  longer.push_back(std::byte{0});
+  CHECK_EQ(as_int(error_of(longer)), as_int(HeaderError::BadLength));
+}
+
+TEST(every_wrong_bit_of_the_token_is_seen) {
+  for (std::size_t bit = 0; bit < 64; ++bit) {
+    auto packet = packet_of(sample_header());
+    packet[40 + bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+    CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadToken));
+  }
+}
+
+TEST(fields_that_cannot_be_right_are_rejected) {
+  auto packet = packet_of(sample_header());
+  put(packet, 0, std::uint8_t{2});
+  CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadVersion));
+
+  for (const std::uint8_t type : std::initializer_list<std::uint8_t>{0, 9, 255}) {
+    packet = packet_of(sample_header());
+    put(packet, 1, type);
+    CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadType));
+  }
+
+  packet = packet_of(sample_header());
+  CHECK_EQ(as_int(error_of(packet, 5)), as_int(HeaderError::BadSender));  // the sender is rank 5
+  CHECK_EQ(as_int(error_of(packet, 7)), as_int(HeaderError::BadSender));  // the shard is 7
+
+  for (const std::uint8_t kind : std::initializer_list<std::uint8_t>{0x04, 0x0f, 0x20, 0xf0}) {
+    packet = packet_of(sample_header());
+    put(packet, 12, kind);
+    CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadDescriptor));
+  }
+}
+
+// Whatever a stranger who knows the token sends, decoding reads only the packet (the sanitizers watch) and
+// what it accepts is in range.
+TEST(random_bytes_are_decoded_safely) {
+  sim::Random random(1);
+  for (int i = 0; i < 100'000; ++i) {
+    std::vector<std::byte> packet(random.below(96));
+    for (std::byte& byte : packet) byte = static_cast<std::byte>(random.below(16));
+    if (packet.size() >= kHeaderBytes) put(packet, 40, kToken);
+    const Decoded decoded = decode(packet, kToken, kSize);
+    if (!decoded.header) continue;
+    CHECK(decoded.header->sender < kSize);
+    CHECK(decoded.header->shard < kSize);
+    CHECK_EQ(kHeaderBytes + decoded.header->length, packet.size());
+  }
+}
+
+// A run of packets is recognised by comparing headers: nothing but offset and length may differ.
+TEST(a_packet_continues_a_run_only_if_all_else_is_equal) {
+  const auto first = packet_of(sample_header());
+  Header header = sample_header();
+  header.offset += header.length;
+  const std::uint32_t offset = header.offset;
+  CHECK(continues(first, packet_of(header), offset));
+  header.length = 16;
+  const auto shorter = packet_of(header);
+  CHECK(continues(first, shorter, offset));
+  CHECK(!continues(first, shorter, offset + 1));
+  for (std::size_t length = 0; length < shorter.size(); ++length) {
+    CHECK(!continues(first, std::span(shorter).first(length), offset));
+  }
+  for (std::size_t bit = 0; bit < kHeaderBytes * 8; ++bit) {
+    auto other = shorter;
+    other[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+    CHECK(!continues(first, other, offset));
+  }
+}
+
+TEST(payloads_fit_their_path) {
+  CHECK_EQ(payload_for_mtu(1500, false), 1408u);
+  CHECK_EQ(payload_for_mtu(1500, true), 1344u);
+  CHECK_EQ(payload_for_mtu(65'536, false), 65'408u);
+  CHECK_EQ(payload_for_mtu(28 + kHeaderBytes + 63, false), 0u);
+  CHECK_EQ(payload_for_mtu(28 + kHeaderBytes + 64, false), 64u);
+  for (std::size_t mtu = 0; mtu < 70'000; mtu += 7) {
+    for (const bool ipv6 : {false, true}) {
+      const std::size_t payload = payload_for_mtu(mtu, ipv6);
+      CHECK_EQ(payload % 64, 0u);
+      CHECK(payload == 0 || payload + kHeaderBytes + (ipv6 ? 48 : 28) <= mtu);
+      CHECK(payload + kHeaderBytes <= 65'507);
+    }
+  }
+}
+
+TEST(requests_survive_the_wire) {
+  std::vector<std::byte> payload(RequestBody::kFixedBytes + 2 * RequestBody::kEntryBytes);
+  encode_request({0xfedc'ba98u, PacketType::Reduced, 2}, payload.data());
+  encode_entry({3, 0x8000'0000'0000'0001u}, payload.data() + RequestBody::kFixedBytes);
+  encode_entry({0xffff'ffffu, 5}, payload.data() + RequestBody::kFixedBytes + RequestBody::kEntryBytes);
+  const auto body = decode_request(payload);
+  CHECK(body.has_value());
+  CHECK_EQ(body->newest, 0xfedc'ba98u);
+  CHECK(body->wanted == PacketType::Reduced);
+  CHECK_EQ(body->entries, 2u);
+  CHECK_EQ(decode_entry(payload, 0).chunk, 3u);
+  CHECK_EQ(decode_entry(payload, 0).missing, 0x8000'0000'0000'0001u);
+  CHECK_EQ(decode_entry(payload, 1).chunk, 0xffff'ffffu);
+  CHECK_EQ(decode_entry(payload, 1).missing, 5u);
+}
+
+TEST(broken_requests_are_rejected) {
+  std::vector<std::byte> payload(RequestBody::kFixedBytes + RequestBody::kEntryBytes);
+  encode_request({1, PacketType::Contribution, 1}, payload.data());
+  CHECK(decode_request(payload).has_value());
+  CHECK(!decode_request(std::span(payload).first(RequestBody::kFixedBytes - 1)));
+  CHECK(!decode_request(std::span(payload).first(RequestBody::kFixedBytes + 1)));
+  CHECK(!decode_request({}));
+  payload[4] = static_cast<std::byte>(PacketType::Request);  // only data can be asked for
+  CHECK(!decode_request(payload));
+}
+
+TEST(rejections_survive_the_wire) {
+  const RejectBody body{RejectReason::Mismatch,
+                        6,
+                        2,
+                        {10, DType::Float64, ReduceOp::Sum},
+                        {11, DType::Float16, ReduceOp::Mean}};
+  std::array<std::byte, RejectBody::kBytes> payload;
+  encode_reject(body, payload.data());
+  CHECK(decode_reject(payload, kSize) == body);
+}
+
+TEST(broken_rejections_are_rejected) {
+  std::array<std::byte, RejectBody::kBytes> payload;
+  encode_reject({RejectReason::Timeout, 6, 2, {}, {}}, payload.data());
+  CHECK(decode_reject(payload, kSize).has_value());
+  CHECK(!decode_reject(payload, 6));  // no such culprit
+  CHECK(!decode_reject(std::span(payload).first(RejectBody::kBytes - 1), kSize));
+  auto unknown_reason = payload;
+  unknown_reason[0] = std::byte{3};
+  CHECK(!decode_reject(unknown_reason, kSize));
+  auto unknown_dtype = payload;
+  unknown_dtype[7] = std::byte{0x0e};
+  CHECK(!decode_reject(unknown_dtype, kSize));
+}
+
+RUN_TESTS()

@@ -1,0 +1,147 @@
+// The schedule: every byte of the bucket belongs to exactly one packet of one shard, and every rank owns one
+// shard.
+#include <vector>
+
+#include "check.h"
+#include "proto/schedule.h"
+
+using namespace optireduce;
+
+namespace {
+
+struct Sample {
+  std::uint32_t elements;
+  DType dtype;
+  Rank size;
+  std::uint32_t payload;
+};
+
+std::vector<Sample> samples() {
+  std::vector<Sample> all;
+  for (const std::uint32_t elements : {0u, 1u, 3u, 255u, 256u, 257u, 1'000u, 65'537u, 262'147u}) {
+    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
+      for (const Rank size : std::initializer_list<Rank>{1, 2, 3, 7, 8, 64}) {
+        for (const std::uint32_t payload : {16u, 1424u, 65'456u})
+          all.push_back({elements, dtype, size, payload});
+      }
+    }
+  }
+  return all;
+}
+
+Schedule schedule_of(const Sample& s, std::uint64_t operation = 0) {
+  return Schedule({s.elements, s.dtype, ReduceOp::Sum}, operation, s.size, s.payload);
+}
+
+}  // namespace
+
+TEST(shards_cover_the_bucket_once_and_in_order) {
+  for (const Sample& s : samples()) {
+    const Schedule schedule = schedule_of(s);
+    std::size_t at = 0;
+    for (Rank i = 0; i < s.size; ++i) {
+      const Shard shard = schedule.shard(i);
+      CHECK_EQ(shard.begin, at);
+      at += shard.bytes;
+    }
+    CHECK_EQ(at, std::size_t{s.elements} * size_of(s.dtype));
+    CHECK_EQ(schedule.bytes(), at);
+  }
+}
+
+TEST(packets_cover_their_shard_once_and_in_order) {
+  for (const Sample& s : samples()) {
+    const Shard shard = schedule_of(s).shard(0);
+    std::uint32_t at = 0;
+    for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
+      CHECK_EQ(shard.offset_of(packet), at);
+      CHECK(shard.length_of(packet) > 0);
+      CHECK(shard.length_of(packet) <= s.payload);
+      at += shard.length_of(packet);
+    }
+    CHECK_EQ(at, shard.bytes);
+  }
+}
+
+// An element that is split between two packets or shards could not be added.
+TEST(no_element_is_split) {
+  for (const Sample& s : samples()) {
+    const Schedule schedule = schedule_of(s);
+    for (Rank i = 0; i < s.size; ++i) {
+      const Shard shard = schedule.shard(i);
+      CHECK_EQ(shard.begin % size_of(s.dtype), 0u);
+      CHECK_EQ(shard.payload_bytes % size_of(s.dtype), 0u);
+      CHECK_EQ(shard.bytes % size_of(s.dtype), 0u);
+    }
+  }
+}
+
+TEST(chunks_count_every_packet_and_every_byte) {
+  for (const Sample& s : samples()) {
+    const Shard shard = schedule_of(s).shard(0);
+    std::uint32_t packets = 0, bytes = 0;
+    for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
+      const std::uint32_t in_chunk = shard.packets_in(chunk);
+      CHECK(in_chunk >= 1);
+      CHECK(in_chunk <= 64);
+      CHECK_EQ(shard.full_mask(chunk), Shard::mask_of(0, in_chunk));
+      std::uint32_t one_by_one = 0;
+      for (std::uint32_t bit = 0; bit < in_chunk; ++bit)
+        one_by_one += shard.bytes_of(chunk, Shard::mask_of(bit, 1));
+      CHECK_EQ(one_by_one, shard.bytes_of(chunk, shard.full_mask(chunk)));
+      packets += in_chunk;
+      bytes += one_by_one;
+    }
+    CHECK_EQ(packets, shard.packets());
+    CHECK_EQ(bytes, shard.bytes);
+  }
+}
+
+TEST(a_chunk_fits_one_send) {
+  for (std::uint32_t payload = 16; payload <= 65'456; payload += 16) {
+    const std::uint32_t packets = chunk_packets_for(payload);
+    CHECK(packets >= 1);
+    CHECK(packets <= 64);
+    CHECK(packets * (payload + kHeaderBytes) <= 65'507);
+  }
+}
+
+TEST(masks) {
+  CHECK_EQ(Shard::mask_of(0, 0), 0u);
+  CHECK_EQ(Shard::mask_of(0, 1), 1u);
+  CHECK_EQ(Shard::mask_of(3, 2), 0b11000u);
+  CHECK_EQ(Shard::mask_of(0, 64), ~std::uint64_t{0});
+  CHECK_EQ(Shard::mask_of(63, 1), std::uint64_t{1} << 63);
+}
+
+TEST(every_rank_owns_one_shard_and_ownership_rotates) {
+  for (const Rank size : std::initializer_list<Rank>{1, 2, 3, 64}) {
+    for (const std::uint64_t operation :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{65}, std::uint64_t{1} << 40}) {
+      const Schedule schedule = schedule_of({1000, DType::Float32, size, 1424}, operation);
+      const Schedule next = schedule_of({1000, DType::Float32, size, 1424}, operation + 1);
+      std::vector<int> owned(size, 0);
+      for (Rank shard = 0; shard < size; ++shard) {
+        const Rank owner = schedule.owner_of(shard);
+        CHECK(owner < size);
+        ++owned[owner];
+        CHECK_EQ(schedule.shard_of(owner), shard);
+        CHECK_EQ(next.owner_of(shard), (owner + 1) % size);
+      }
+      for (const int count : owned) CHECK_EQ(count, 1);
+    }
+  }
+}
+
+TEST(the_largest_bucket_is_addressable) {
+  for (const Rank size : std::initializer_list<Rank>{1, 2, 64}) {
+    const std::size_t largest = Schedule::max_bytes(size);
+    const std::size_t elements = largest / 8;
+    if (elements > 0xffff'ffffu) continue;  // the element count is the tighter bound
+    const Schedule schedule({static_cast<std::uint32_t>(elements), DType::Float64, ReduceOp::Sum}, 0, size,
+                            1424);
+    CHECK_EQ(schedule.shard(0).bytes, elements * 8 / size);
+  }
+}
+
+RUN_TESTS()
