@@ -16,6 +16,9 @@ namespace {
 /// After a waiter has stopped driving another usually follows at once (the next operation): the engine's own
 /// thread gives it this long before it takes over, because changing threads costs more than the operation.
 constexpr std::chrono::milliseconds kHandover{2};
+/// Ranks that share a core with us keep it for tens of microseconds, other programs for milliseconds.
+constexpr Duration kLongYield = Duration::micros(300);
+constexpr Duration kCoreBusyFor = Duration::millis(20);
 constexpr std::size_t kMaxReports = 4096;
 constexpr Duration kPingInterval = Duration::millis(20);
 
@@ -209,12 +212,20 @@ void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
     if (now >= limit) return;
     if (worked) continue;
     const bool nothing_expected = role == Driver::Background && endpoint_->idle();
-    if (nothing_expected || now - idle_since > options_.spin) {
+    if (nothing_expected || now - idle_since > options_.spin || now < core_busy_until_) {
       sleep(lock, limit);
     } else {
-      sched_yield();
+      yield_core(now);
     }
   }
+}
+
+/// Lets others run, and notices when they keep the core: the scheduler charges a yield a whole time slice, so
+/// that against other work waiting by yielding is much slower than sleeping.
+void Engine::yield_core(Time now) {
+  sched_yield();
+  const Time back = clock_now();
+  if (back - now > kLongYield) core_busy_until_ = back + kCoreBusyFor;
 }
 
 /// One look at all sockets and timers. False if there was nothing to do.

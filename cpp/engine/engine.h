@@ -73,6 +73,7 @@ class Engine {
   void drive(Lock& lock, Driver role, Time limit, Done done);
   bool work_once(Lock& lock);
   void sleep(Lock& lock, Time limit);
+  void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
   void transmit_all(Time now);
   void collect_completions();
@@ -99,6 +100,7 @@ class Engine {
   int sleeping_waiters_ = 0;
   std::uint64_t waiter_turns_ = 0;  // how often a waiter has stopped driving
   double wait_seconds_ = 0;
+  Time core_busy_until_;  // others want this core: sleep instead of yielding
   bool stopping_ = false;
   std::thread thread_;
 };
