@@ -1,0 +1,58 @@
+# Everything a newcomer needs: `make demo` and `make test` set up all they use in .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CORE := $(shell find cpp -name '*.cpp' -o -name '*.h') CMakeLists.txt pyproject.toml
+# Tools from the virtual environment (cmake, ninja, clang-format) before the system's.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: setup demo test test-cpp test-python lint format sanitize bench clean
+
+setup: $(STAMP)
+
+$(VENV)/.dependencies: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy typer rich
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'])")
+	touch $@
+
+$(STAMP): $(VENV)/.dependencies $(CORE)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@
+
+demo: setup
+	$(BIN)/optireduce demo
+
+test: setup lint test-cpp test-python
+
+test-cpp: setup
+	cmake --preset test
+	cmake --build --preset test
+	ctest --preset test
+
+test-python: setup
+	$(BIN)/pytest
+
+# The core's own tests under ASan+UBSan and TSan.
+sanitize: setup
+	cmake --preset asan && cmake --build --preset asan && ctest --preset asan
+	cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h')
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
+
+bench: setup
+	$(BIN)/optireduce bench --backends gloo,optireduce --nproc 2,4,8 --sizes 64K,1M,25M,100M
+
+clean:
+	rm -rf build $(VENV)
