@@ -1,0 +1,209 @@
+"""``attach``: DDP gradients through the engine, on top of whatever backend the process group has.
+
+No ``from __future__ import annotations`` here: torch compares the hook's annotations with classes, not with
+text.
+"""
+
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from .completion import CompletionPool
+from .config import Config
+from .dtypes import DTYPES, OPS
+from .errors import ClosedError, ConnectError
+from .process_group import TORCH_DTYPES
+from .rendezvous import store_host
+from .report import Report, StepReport
+from .transport import Operation, Transport
+from .work import future_of
+
+_DEFAULT_TIMEOUT_SECONDS = 1_800.0  # torch's own default, for groups that do not tell theirs
+
+
+def attach(
+    ddp_model: DistributedDataParallel,
+    config: Config | None = None,
+    process_group: dist.ProcessGroup | None = None,
+) -> "Session":
+    """Average the gradients of ``ddp_model`` in an engine of its own; everything else stays with its process
+    group.
+
+    Collective: call it on every rank, once for each model, before the first backward pass. The group (the
+    model's by default; Gloo, NCCL or optireduce) is used to find the other ranks. Works with ``no_sync``,
+    ``find_unused_parameters``, ``static_graph`` and ``gradient_as_bucket_view``.
+
+    Buckets on a GPU are copied to the CPU and back, which waits for the GPU; this path has not been run on
+    hardware.
+    """
+    if not isinstance(ddp_model, DistributedDataParallel):
+        raise TypeError(f"ddp_model is a {type(ddp_model).__name__}: it must be a DistributedDataParallel")
+    group = process_group or ddp_model.process_group
+    session = Session(group, config or Config.from_env())
+    ddp_model.register_comm_hook(session, average_bucket)
+    return session
+
+
+class Session:
+    """The gradient exchange of one DDP model; made by :func:`attach`."""
+
+    def __init__(self, group: dist.ProcessGroup, config: Config) -> None:
+        exchange = _GroupExchange(group)
+        self._transport = Transport(exchange, config, _timeout_of(group), store_host(_store_of(group)))
+        self._pool = CompletionPool()
+        self._finalizer = weakref.finalize(
+            self, _close, self._transport, self._pool
+        )  # also at interpreter exit
+        self._lock = threading.Lock()
+        self._steps = 0
+        self._step = _OpenStep(0)
+        self._last_step: StepReport | None = None
+
+    @property
+    def last_step(self) -> StepReport | None:
+        """The newest training step whose gradients have all arrived; None before the first."""
+        return self._last_step
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the engine since attach()."""
+        return self._transport.stats()
+
+    def close(self) -> None:
+        """Leave the group. DDP cannot forget a hook, so the model's next backward pass raises ClosedError."""
+        self._finalizer()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def average(self, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
+        """Start averaging one bucket; the future holds its buffer. Never waits."""
+        if not self._finalizer.alive:
+            raise ClosedError("the session is closed; make a new DistributedDataParallel without attach()")
+        step = self._step_of(bucket)
+        buffer = bucket.buffer()
+        if buffer.dtype not in TORCH_DTYPES:
+            raise TypeError(
+                f"gradients of dtype {buffer.dtype} are not supported: use one of {', '.join(DTYPES)}"
+            )
+        on_cpu = buffer.device.type == "cpu"
+        host = buffer if on_cpu else buffer.cpu()
+        operation = self._transport.start(
+            host.data_ptr(),
+            host.numel(),
+            TORCH_DTYPES[host.dtype],
+            OPS["mean"],
+            keep_alive=(buffer, host),
+            finish=None if on_cpu else lambda: _copy_to_device(buffer, host),
+        )
+        return future_of(
+            operation,
+            buffer,
+            self._pool,
+            before=lambda: self._bucket_done(step, operation),
+            devices=None if on_cpu else [buffer.device],
+        )
+
+    def _step_of(self, bucket: GradBucket) -> "_OpenStep":
+        """Buckets come in the order of their index, so index 0 begins a step; an earlier one may have been
+        given up."""
+        with self._lock:
+            if bucket.index() == 0:
+                self._step = _OpenStep(self._steps)
+            step = self._step
+            step.started_buckets += 1
+            if bucket.is_last():
+                step.complete_at = step.started_buckets
+                self._steps += 1
+            return step
+
+    def _bucket_done(self, step: "_OpenStep", operation: Operation) -> None:
+        with self._lock:
+            step.reports.append(operation.result())
+            if len(step.reports) == step.complete_at:
+                self._last_step = step.report()
+
+
+@dataclass
+class _OpenStep:
+    """A step whose buckets are still on their way."""
+
+    number: int
+    started_at: float = field(default_factory=time.monotonic)
+    started_buckets: int = 0
+    complete_at: int = -1  # number of buckets, once the last one has been started
+    reports: list[Report] = field(default_factory=list)
+
+    def report(self) -> StepReport:
+        return StepReport(
+            step=self.number,
+            buckets=len(self.reports),
+            bytes=sum(report.bytes for report in self.reports),
+            elapsed_seconds=time.monotonic() - self.started_at,
+            repaired_bytes=sum(report.repaired_bytes for report in self.reports),
+            lost_bytes=sum(report.lost_bytes for report in self.reports),
+        )
+
+
+def average_bucket(state: Session, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The DDP communication hook; torch requires the name and the annotation of ``bucket``."""
+    return state.average(bucket)
+
+
+def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
+    buffer.copy_(host)
+    if buffer.device.type == "cuda":
+        torch.cuda.synchronize(buffer.device)
+
+
+def _timeout_of(group: dist.ProcessGroup) -> float:
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)
+        if options is not None:
+            return float(options._timeout.total_seconds())
+    return _DEFAULT_TIMEOUT_SECONDS
+
+
+def _store_of(group: dist.ProcessGroup) -> object:
+    try:
+        return group.get_group_store()
+    except (AttributeError, RuntimeError):  # not every kind of group, nor every torch, has one
+        return None
+
+
+class _GroupExchange:
+    """An Exchange over a process group that already works, bounded by that group's own timeout."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("attach() must be called only on ranks that belong to the process group")
+        self._group = group
+
+    def gather(self, value: Any, timeout_seconds: float) -> list[Any]:
+        answers: list[Any] = [None] * self.size
+        try:
+            dist.all_gather_object(answers, value, group=self._group)
+        except RuntimeError as error:
+            raise ConnectError(
+                f"the ranks could not exchange their addresses over the process group: {error}"
+            ) from error
+        return answers
+
+
+def _close(transport: Transport, pool: CompletionPool) -> None:
+    transport.close()
+    pool.stop()

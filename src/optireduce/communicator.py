@@ -1,0 +1,158 @@
+"""All-reduce on NumPy arrays and DLPack CPU buffers, without torch."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+from typing import Any
+
+from .buffers import as_buffer
+from .config import Config
+from .dtypes import Op, op_code
+from .errors import ClosedError, ConfigError, OperationTimeout
+from .exchange import StoreExchange
+from .rendezvous import Store, TcpStore, store_host
+from .report import Report
+from .transport import Operation, Transport
+
+DEFAULT_TIMEOUT_SECONDS = 300.0
+
+
+class Handle:
+    """An all-reduce in flight. Its buffer must not be read or written before it is done."""
+
+    def __init__(self, operation: Operation | None) -> None:
+        self._operation = operation  # None: nothing to reduce
+
+    def wait(self, timeout: float | None = None) -> Report:
+        """The report, once the result is in the buffer.
+
+        ``timeout``: stop waiting after so many seconds with OperationTimeout; the operation itself goes on
+        and may be waited for again. None: until it is done or its own timeout has passed.
+        """
+        if self._operation is None:
+            return Report(operation=-1, bytes=0, elapsed_seconds=0.0)
+        if not self._operation.wait(timeout):
+            raise OperationTimeout(
+                f"operation {self._operation.number} is not done after {timeout} s; it goes on"
+            )
+        return self._operation.result()
+
+    def done(self) -> bool:
+        """Whether wait() would return at once, with a result or an error."""
+        return self._operation is None or self._operation.poll(0.0)
+
+
+class Communicator:
+    """One rank's end of a group that all-reduces in place.
+
+    ``store`` is how the ranks find each other: ``"host:port"`` (rank 0 serves there for the time this
+    constructor takes), or any object with ``set(key, bytes)`` and ``get(key) -> bytes``, a torch Store among
+    them. Two groups on one store need two names.
+
+    All ranks must call the same operations in the same order. A buffer with no elements returns at once and
+    is no operation: it must then be empty on every rank.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Store | str | None = None,
+        config: Config | None = None,
+        *,
+        name: str = "default",
+    ) -> None:
+        if size < 1 or not 0 <= rank < size:
+            raise ConfigError(
+                f"rank = {rank}, size = {size} is not usable: size must be >= 1 and 0 <= rank < size"
+            )
+        if store is None and size > 1:
+            raise ConfigError(
+                f'store = None is not usable with size = {size}: pass "host:port" or a store object'
+            )
+        config = config or Config.from_env()
+        timeout = config.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
+        self.rank = rank
+        self.size = size
+        self._transport = _form_group(rank, size, store, config, timeout, name)
+        self._finalizer = weakref.finalize(self, self._transport.close)  # also at interpreter exit
+
+    def all_reduce(self, buffer: Any, op: Op = "mean") -> Report:
+        """Reduce ``buffer`` over all ranks, in place, and wait for it."""
+        return self.all_reduce_async(buffer, op).wait()
+
+    def all_reduce_async(self, buffer: Any, op: Op = "mean") -> Handle:
+        """Start reducing ``buffer`` in place. Any number may be in flight.
+
+        The handle of a non-contiguous buffer must be waited for: its result is copied back then.
+        """
+        code = op_code(op)
+        memory = as_buffer(buffer)
+        if not self._finalizer.alive:
+            raise ClosedError("the communicator is closed")
+        if memory.elements == 0:
+            return Handle(None)
+        operation = self._transport.start(
+            memory.pointer,
+            memory.elements,
+            memory.dtype,
+            code,
+            keep_alive=memory,
+            finish=memory.copy_back,
+        )
+        return Handle(operation)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the group formed: operations, bytes, repaired and lost bytes, times."""
+        return self._transport.stats()
+
+    def close(self) -> None:
+        """Leave the group; operations in flight fail with ClosedError. May be repeated."""
+        self._finalizer()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _form_group(
+    rank: int, size: int, store: Store | str | None, config: Config, timeout: float, name: str
+) -> Transport:
+    if store is None:  # alone
+        return Transport(_Alone(), config, timeout, "localhost")
+    if not isinstance(store, str):
+        exchange = StoreExchange(store, rank, size, f"optireduce/{name}")
+        return Transport(exchange, config, timeout, store_host(store))
+    host, port = _parse_address(store)
+    own = TcpStore(host, port, serve=rank == 0, timeout_seconds=timeout)
+    try:
+        exchange = StoreExchange(own, rank, size, f"optireduce/{name}")
+        transport = Transport(exchange, config, timeout, host)
+        exchange.leave(config.connect_timeout_seconds)
+        return transport
+    finally:
+        own.close()
+
+
+class _Alone:
+    """The exchange of a group of one."""
+
+    rank = 0
+    size = 1
+
+    def gather(self, value: Any, timeout_seconds: float) -> list[Any]:
+        return [value]
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(
+            f'store = {text!r} is not usable: it must be "host:port", for example "10.0.0.1:29500"'
+        )
+    return host.strip("[]"), int(port)

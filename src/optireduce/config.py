@@ -1,0 +1,168 @@
+"""Every knob in one place: meaning, unit (in the name), default, and what moving it costs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .errors import ConfigError
+
+_PREFIX = "OPTIREDUCE_"
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of one group. Every field is also read from ``OPTIREDUCE_<FIELD>`` by :meth:`from_env`.
+
+    All ranks of a group should use the same values; none of them changes the result of an operation.
+    """
+
+    interface: str = ""
+    """Network interface whose address is used, e.g. ``eth0``. Empty: the one that routes to the master. Also
+    read from ``OPTIREDUCE_SOCKET_IFNAME``, then ``GLOO_SOCKET_IFNAME``."""
+
+    mtu: int = 0
+    """Largest IP packet sent, in bytes. 0: the smallest path MTU of the group. Lower it where the path's true
+    limit is hidden (tunnels that drop ICMP); smaller packets cost CPU."""
+
+    window_bytes: int = 262_144
+    """What one rank may have unanswered towards one peer. More hides delay on long paths, and overruns the
+    peer's socket buffer if that is small: the peer's grant bounds it in any case."""
+
+    receive_buffer_bytes: int = 1_048_576
+    """Kernel receive buffer asked for, per peer. The kernel cuts it to net.core.rmem_max; less means smaller
+    grants."""
+
+    early_bytes: int = 67_108_864
+    """Memory for packets of operations that this rank has not started yet. Too little makes peers send them
+    again."""
+
+    spin_seconds: float = 50e-6
+    """How long a waiting thread polls before it sleeps. More saves wake-up delay, and burns CPU."""
+
+    timeout_seconds: float | None = None
+    """How long an operation may take, and how long ranks are waited for when the group forms. None: the
+    process group's timeout, or 300 s for a Communicator."""
+
+    connect_timeout_seconds: float = 10.0
+    """How long peers may take to answer over UDP, once all ranks are there. Longer only delays the error that
+    names a firewall."""
+
+    linger_seconds: float = 5.0
+    """How long close() goes on answering peers that still lack our last packets; it returns as soon as none
+    does. Less may fail their last operation."""
+
+    use_gso: bool = True
+    """Let the kernel cut large sends into packets. Switch off only to find a driver's fault: costs most of
+    the speed."""
+
+    use_gro: bool = True
+    """Let the kernel join received packets. As for use_gso."""
+
+    drop: float = 0.0
+    """Test impairment: share of outgoing packets thrown away."""
+
+    duplicate: float = 0.0
+    """Test impairment: share of outgoing packets sent twice."""
+
+    reorder: float = 0.0
+    """Test impairment: share of outgoing packets held back behind later ones."""
+
+    impairment_seed: int = 0
+    """Seed of the impairment, so that a failure can be repeated."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check(field.name, getattr(self, field.name))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **explicit: Any) -> Config:
+        """Settings from the environment; an explicit argument wins over its variable."""
+        environ = os.environ if environ is None else environ
+        known = {field.name for field in fields(cls)}
+        for name in explicit:
+            if name not in known:
+                raise ConfigError(f"unknown setting {name!r}; there are: {', '.join(sorted(known))}")
+        for name in known - explicit.keys():
+            if found := _lookup(name, environ):
+                explicit[name] = _parse(*found)
+        return cls(**explicit)
+
+
+# What each field must be. Booleans and the interface need no limits.
+_INTEGERS = {
+    "mtu": (0, 65_536),
+    "window_bytes": (4_096, 2**30),
+    "receive_buffer_bytes": (16_384, 2**30),
+    "early_bytes": (65_536, 2**40),
+    "impairment_seed": (0, 2**63 - 1),
+}
+_SMALLEST_MTU = 576  # what every IPv4 host must take (RFC 791)
+_SECONDS = {
+    "spin_seconds": (0.0, 1.0),
+    "connect_timeout_seconds": (0.1, 3_600.0),
+    "linger_seconds": (0.0, 600.0),
+}
+_OPTIONAL_SECONDS = {"timeout_seconds": (0.001, 1e7)}
+_PROBABILITIES = {"drop": (0.0, 0.95), "duplicate": (0.0, 1.0), "reorder": (0.0, 1.0)}
+_FLOATS = _SECONDS | _OPTIONAL_SECONDS | _PROBABILITIES
+_BOOLEANS = {"use_gso", "use_gro"}
+
+
+def _check(name: str, value: object) -> None:
+    if name in _INTEGERS:
+        low, high = _INTEGERS[name]
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        if name == "mtu":
+            good = good and (value == 0 or value >= _SMALLEST_MTU)  # type: ignore[operator]
+            _require(good, name, value, f"0 (find out) or an integer from {_SMALLEST_MTU} to {high}")
+        _require(good, name, value, f"an integer from {low} to {high}")
+    elif name in _FLOATS:
+        if value is None and name in _OPTIONAL_SECONDS:
+            return
+        least, most = _FLOATS[name]
+        good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        _require(good and least <= value <= most, name, value, f"a number from {least:g} to {most:g}")  # type: ignore[operator]
+    elif name in _BOOLEANS:
+        _require(isinstance(value, bool), name, value, "True or False")
+    else:
+        _require(isinstance(value, str), name, value, "a string")
+
+
+def _require(good: bool, name: str, value: object, right: str) -> None:
+    if not good:
+        raise ConfigError(f"{name} = {value!r} is not usable: it must be {right}")
+
+
+def _lookup(name: str, environ: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """The field, the variable that sets it, and its text; None where no variable is set."""
+    variables = [_PREFIX + name.upper()]
+    if name == "interface":
+        variables += [_PREFIX + "SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"]
+    for variable in variables:
+        if text := environ.get(variable, "").strip():
+            return name, variable, text
+    return None
+
+
+def _parse(name: str, variable: str, text: str) -> object:
+    if name in _BOOLEANS:
+        if text.lower() not in _TRUE | _FALSE:
+            raise ConfigError(f"{variable}={text!r} is not usable: {name} must be one of 1, 0, true, false")
+        return text.lower() in _TRUE
+    if name == "interface":
+        return text.split(",")[0].strip()  # Gloo takes a list; the first one is the one to use
+    wanted, convert = ("an integer", int) if name in _INTEGERS else ("a number", float)
+    try:
+        value = convert(text)
+        _check(name, value)
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error}") from None
+    except ValueError:
+        raise ConfigError(f"{variable}={text!r} is not usable: {name} must be {wanted}") from None
+    return value

@@ -1,0 +1,149 @@
+"""Forming a group: from "we are N ranks and can exchange a few bytes" to an engine whose packets get through.
+
+Four rounds, each an all-gather in which a failure on one rank fails all of them at once: addresses and the
+session's secret; ports and grants; path MTUs; who answered over UDP.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import time
+from typing import Any
+
+from ._core import Engine, EngineOptions
+from .config import Config
+from .errors import ConnectError
+from .exchange import Exchange, agree
+from .interface import local_address
+from .version import version
+
+_TOKEN_BITS = 64
+
+
+def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: str) -> Engine:
+    """A connected engine, or an error on every rank that says which rank or path is at fault.
+
+    ``arrive_seconds``: how long the slowest rank may take to get here. ``master``: see
+    ``interface.local_address``.
+    """
+    started = time.monotonic()
+    hellos = agree(exchange, lambda: _hello(exchange.rank, config, master), arrive_seconds)
+    _check_hellos(hellos)
+    addresses: list[str] = [hello["address"] for hello in hellos]
+    # From here on all ranks are present, and do the same short work.
+    step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
+    connector = _Connector(exchange, config, addresses, int(hellos[0]["token"], 16))
+    try:
+        return connector.run(step_seconds)
+    except BaseException:
+        connector.abandon()
+        raise
+
+
+class _Connector:
+    """The rounds after the first; owns the engine until it is handed out."""
+
+    def __init__(self, exchange: Exchange, config: Config, addresses: list[str], token: int) -> None:
+        self._exchange = exchange
+        self._config = config
+        self._addresses = addresses
+        self._token = token
+        self._engine: Engine | None = None
+
+    def run(self, step_seconds: float) -> Engine:
+        rank = self._exchange.rank
+        doors = agree(self._exchange, self._create, step_seconds)
+        assert self._engine is not None  # agree() raised otherwise
+        engine = self._engine
+        ports = [door["ports"][rank] for door in doors]
+        mtus = agree(self._exchange, lambda: engine.open(self._addresses, ports), step_seconds)
+        mtu = self._config.mtu or min(mtus)
+        grants = [door["grant_bytes"] for door in doors]
+        silent = agree(
+            self._exchange,
+            lambda: engine.begin(mtu, grants, self._config.connect_timeout_seconds),
+            self._config.connect_timeout_seconds + step_seconds,
+        )
+        _check_reachable(silent, self._addresses, [door["ports"] for door in doors])
+        return engine
+
+    def abandon(self) -> None:
+        if self._engine is not None:
+            self._engine.close(0.0)
+
+    def _create(self) -> dict[str, Any]:
+        rank = self._exchange.rank
+        options = engine_options(self._config)
+        self._engine = Engine(rank, self._exchange.size, self._addresses[rank], self._token, options)
+        return {"ports": list(self._engine.ports), "grant_bytes": self._engine.grant_bytes}
+
+
+def engine_options(config: Config) -> EngineOptions:
+    """What the core is told of a Config."""
+    options = EngineOptions()
+    options.window_bytes = config.window_bytes
+    options.receive_buffer_bytes = config.receive_buffer_bytes
+    options.early_bytes = config.early_bytes
+    options.spin_seconds = config.spin_seconds
+    options.use_gso = config.use_gso
+    options.use_gro = config.use_gro
+    options.drop = config.drop
+    options.duplicate = config.duplicate
+    options.reorder = config.reorder
+    options.impairment_seed = config.impairment_seed
+    return options
+
+
+def _hello(rank: int, config: Config, master: str) -> dict[str, Any]:
+    hello: dict[str, Any] = {"address": local_address(config.interface, master), "version": version()}
+    if rank == 0:
+        hello["token"] = (
+            f"{secrets.randbits(_TOKEN_BITS):x}"  # text: JSON numbers are not exact to 64 bits everywhere
+        )
+    return hello
+
+
+def _check_hellos(hellos: list[dict[str, Any]]) -> None:
+    versions = [hello["version"] for hello in hellos]
+    odd = _unlike_rank_0(versions)
+    if odd:
+        raise ConnectError(
+            f"rank {odd[0]} runs optireduce {versions[odd[0]]}, rank 0 runs {versions[0]}: "
+            f"install the same version everywhere",
+            odd,
+        )
+    addresses = [ipaddress.ip_address(hello["address"]) for hello in hellos]
+    odd = _unlike_rank_0([(address.version, address.is_loopback) for address in addresses])
+    if odd:
+        raise ConnectError(
+            f"rank 0 uses {addresses[0]}, rank {odd[0]} uses {addresses[odd[0]]}: they cannot reach each "
+            f"other; set OPTIREDUCE_SOCKET_IFNAME to the interface of the shared network on every rank",
+            odd,
+        )
+
+
+def _unlike_rank_0(values: list[Any]) -> list[int]:
+    return [rank for rank, value in enumerate(values) if value != values[0]]
+
+
+def _check_reachable(silent: list[list[int]], addresses: list[str], ports: list[list[int]]) -> None:
+    """``silent[i]``: the ranks that did not answer rank i."""
+    lost = [(rank, peer) for rank, peers in enumerate(silent) for peer in peers]
+    if not lost:
+        return
+    shown = [
+        f"rank {rank} ({_endpoint(addresses[rank], ports[rank][peer])}) and "
+        f"rank {peer} ({_endpoint(addresses[peer], ports[peer][rank])})"
+        for rank, peer in lost[:8]
+    ]
+    more = f" and {len(lost) - 8} more pairs" if len(lost) > 8 else ""
+    raise ConnectError(
+        f"UDP does not get through between {'; '.join(shown)}{more}; does a firewall drop it? "
+        f"UDP between the ranks' hosts must be allowed on all ports above 1023",
+        sorted({peer for _, peer in lost}),
+    )
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,0 +1,154 @@
+"""How tests run several ranks at once, every wait bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from optireduce import Communicator, Config
+
+LIMIT_SECONDS = 100.0
+LOOPBACK = Config(interface="lo", timeout_seconds=30.0, linger_seconds=0.5)
+
+
+class MemoryStore:
+    """A store for ranks that are threads of one process."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        self.wait([key], timedelta(seconds=LIMIT_SECONDS))
+        return self._values[key]
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: all(k in self._values for k in keys), timeout.total_seconds()
+            ):
+                raise TimeoutError(f"{keys} not there")
+
+
+def free_port() -> int:
+    """A TCP port of loopback that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def outcomes(size: int, body: Callable[[int], Any]) -> list[Any]:
+    """What ``body(rank)`` returned or raised, for ranks that are threads."""
+    results: list[Any] = [TimeoutError("the rank did not end")] * size
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = body(rank)
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + LIMIT_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return results
+
+
+def results(size: int, body: Callable[[int], Any]) -> list[Any]:
+    """Like outcomes, for bodies that must not fail."""
+    found = outcomes(size, body)
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+    return found
+
+
+def group_outcomes(size: int, body: Callable[[Communicator], Any], config: Config = LOOPBACK) -> list[Any]:
+    """What ``body(communicator)`` returned or raised on every rank of one group."""
+    store = MemoryStore()
+
+    def run(rank: int) -> Any:
+        with Communicator(rank, size, store, config) as communicator:
+            return body(communicator)
+
+    return outcomes(size, run)
+
+
+def group_results(size: int, body: Callable[[Communicator], Any], config: Config = LOOPBACK) -> list[Any]:
+    """Like group_outcomes, for bodies that must not fail."""
+    found = group_outcomes(size, body, config)
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+    return found
+
+
+class ProcessPool:
+    """Processes that run functions of test modules, as many ranks as asked for."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[tuple[Any, Any]] = []
+
+    def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """``function(rank, size, *args)`` on every rank; the first failure is raised with its traceback."""
+        while len(self._workers) < size:
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            self._workers.append((process, ours))
+        for rank in range(size):
+            self._workers[rank][1].send((function, (rank, size, *args)))
+        deadline = time.monotonic() + LIMIT_SECONDS
+        answers = [self._answer(rank, deadline) for rank in range(size)]
+        failed = [f"rank {rank}: {text}" for rank, (good, text) in enumerate(answers) if not good]
+        if failed:
+            self.close()  # in an unknown state
+            raise AssertionError("\n".join(failed))
+        return [value for _, value in answers]
+
+    def close(self) -> None:
+        for process, connection in self._workers:
+            connection.close()
+            process.join(2.0)
+            if process.is_alive():
+                process.kill()
+                process.join(5.0)
+        self._workers.clear()
+
+    def _answer(self, rank: int, deadline: float) -> tuple[bool, Any]:
+        connection = self._workers[rank][1]
+        try:
+            if connection.poll(max(0.0, deadline - time.monotonic())):
+                good, value = connection.recv()
+                return bool(good), value
+        except EOFError:
+            return False, f"the process died, exit code {self._workers[rank][0].exitcode}"
+        return False, f"did not end within {LIMIT_SECONDS} s"
+
+
+def _serve(connection: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    with contextlib.suppress(EOFError):
+        while True:
+            function, args = connection.recv()
+            try:
+                connection.send((True, function(*args)))
+            except BaseException:
+                connection.send((False, traceback.format_exc()))
