@@ -19,6 +19,7 @@ constexpr std::chrono::milliseconds kHandover{2};
 /// Ranks that share a core with us keep it for tens of microseconds, other programs for milliseconds.
 constexpr Duration kLongYield = Duration::micros(300);
 constexpr Duration kCoreBusyFor = Duration::millis(20);
+constexpr std::size_t kReceiveBatchBytes = 32 * 1024;
 constexpr std::size_t kMaxReports = 4096;
 constexpr Duration kPingInterval = Duration::millis(20);
 
@@ -257,14 +258,27 @@ void Engine::sleep(Lock& lock, Time limit) {
 void Engine::handle_events(std::span<const Links::Event> events) {
   for (const Links::Event& event : events) {
     if (event.writable) links_.flush(event.peer);
-    links_.receive(event.peer, datagrams_);
-    const Time now = clock_now();
-    for (Datagram& datagram : datagrams_) endpoint_->handle_datagram(now, std::move(datagram));
-    datagrams_.clear();
+    receive_batch(event.peer);
     // Send on what has just been reduced while it is in the cache.
-    transmit_all(now);
+    transmit_all(clock_now());
     collect_completions();
   }
+}
+
+/// Takes about a chunk from one peer. Where packets arrive one by one, answering each at once would cost a
+/// system call for each packet and peer.
+void Engine::receive_batch(Rank peer) {
+  const Time now = clock_now();
+  std::size_t bytes = 0;
+  do {
+    datagrams_.clear();
+    links_.receive(peer, datagrams_);
+    for (Datagram& datagram : datagrams_) {
+      bytes += datagram.bytes;
+      endpoint_->handle_datagram(now, std::move(datagram));
+    }
+  } while (!datagrams_.empty() && bytes < kReceiveBatchBytes);
+  datagrams_.clear();
 }
 
 void Engine::transmit_all(Time now) {

@@ -75,6 +75,7 @@ class Engine {
   void sleep(Lock& lock, Time limit);
   void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
+  void receive_batch(Rank peer);
   void transmit_all(Time now);
   void collect_completions();
   void run_background();

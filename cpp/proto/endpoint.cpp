@@ -6,6 +6,8 @@
 namespace optireduce {
 namespace {
 
+/// Nobody answers a goodbye, so it is said more than once: a peer that misses it waits out its linger time.
+constexpr int kGoodbyes = 3;
 /// Operations may be started at most this far ahead of the slowest rank; packets beyond are nonsense.
 constexpr std::uint64_t kMaxAhead = 4096;
 /// Failed operations that latecomers are told about.
@@ -31,8 +33,8 @@ Endpoint::Endpoint(EndpointConfig config, BufferPool& pool)
     : config_(std::move(config)), pool_(pool), peers_(config_.size), early_(config_.early_bytes) {
   for (Rank rank = 0; rank < config_.size; ++rank) {
     const std::size_t grant = rank < config_.grants.size() ? config_.grants[rank] : config_.window_bytes;
-    peers_[rank].window = SendWindow(std::min(config_.window_bytes, grant), config_.payload_bytes,
-                                     chunk_packets_for(config_.payload_bytes));
+    const WindowBounds bounds = WindowBounds::of(config_, config_.size - 1u, grant);
+    peers_[rank].window = SendWindow(bounds, config_.payload_bytes, chunk_packets_for(config_.payload_bytes));
     peers_[rank].rtt = RttEstimator(config_);
   }
 }
@@ -88,9 +90,11 @@ void Endpoint::say_goodbye(Time now) {
   completed_ = completed;  // peers must not take what failed here for complete
   controls_.clear();
   repairs_.clear();
-  for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank && !peers_[peer].left)
-      controls_.push_back({PacketType::Goodbye, peer, 0, {}, {}});
+  for (int copy = 0; copy < kGoodbyes; ++copy) {
+    for (Rank peer = 0; peer < config_.size; ++peer) {
+      if (peer != config_.rank && !peers_[peer].left)
+        controls_.push_back({PacketType::Goodbye, peer, 0, {}, {}});
+    }
   }
 }
 
@@ -232,6 +236,9 @@ void Endpoint::deliver(Time now, Operation& operation, const Run& run) {
   if ((run.header.flags & kFlagResent) != 0) {
     operation.repaired_bytes += fresh;
     stats_.repaired_bytes += fresh;
+    // What the peer sends us for its shard is clocked by what we send it.
+    if (fresh != 0 && run.header.type == PacketType::Reduced)
+      peers_[from].window.on_loss(now, peers_[from].rtt);
   }
   finish_if_complete(now, operation);
 }
@@ -258,7 +265,9 @@ void Endpoint::handle_request(Time now, const Run& run) {
     } else if (body->wanted == PacketType::Reduced && archive_.holds(run.operation)) {
       packets = archive_.to_repair(run.operation, entry, context);
     }
-    if (packets != 0) repairs_.push_back({body->wanted, run.operation, from, entry.chunk, packets});
+    if (packets == 0) continue;
+    repairs_.push_back({body->wanted, run.operation, from, entry.chunk, packets});
+    if (body->wanted == PacketType::Contribution) peers_[from].window.on_loss(now, peers_[from].rtt);
   }
 }
 
@@ -570,9 +579,9 @@ Header Endpoint::header_for(PacketType type, std::uint64_t operation, std::uint3
 }
 
 std::uint32_t Endpoint::next_timestamp(Time now) {
-  const std::uint32_t clock = as_timestamp(now);
-  last_timestamp_ = not_before(clock, last_timestamp_ + 1) ? clock : last_timestamp_ + 1;
-  return last_timestamp_;
+  // Counted in full: after a long silence the low 32 bits alone would seem to run backwards.
+  last_timestamp_ = std::max(now.ns / 1000, last_timestamp_ + 1);
+  return static_cast<std::uint32_t>(last_timestamp_);
 }
 
 void Endpoint::note_sent(const Transmit& out) {

@@ -146,7 +146,7 @@ class Endpoint {
   std::uint64_t completed_ = 0;  // all operations below are over here
   Time status_due_ = Time::never();
   Time next_timeout_ = Time::never();
-  std::uint32_t last_timestamp_ = 0;
+  std::int64_t last_timestamp_ = 0;  // microseconds
 };
 
 }  // namespace optireduce

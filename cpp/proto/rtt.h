@@ -16,6 +16,7 @@ class RttEstimator {
       : min_(config.repair_min), max_(config.repair_max), timeout_(config.repair_initial) {}
 
   void sample(Duration rtt) {
+    least_ = measured_ ? std::min(least_, rtt) : rtt;
     if (!measured_) {
       measured_ = true;
       smoothed_ = rtt;
@@ -29,10 +30,17 @@ class RttEstimator {
   }
 
   Duration repair_timeout() const { return timeout_; }
+  Duration smoothed() const { return smoothed_; }
+  /// Whether packets wait in queues on the way: the turnaround is well above the shortest one seen, or longer
+  /// than networks of one site take (a queue that was never empty hides the shortest one).
+  bool inflated() const {
+    constexpr Duration kLong = Duration::millis(5);
+    return measured_ && (smoothed_ > least_ * 2 || smoothed_ > kLong);
+  }
 
  private:
   Duration min_, max_, timeout_;
-  Duration smoothed_, deviation_;
+  Duration smoothed_, deviation_, least_;
   bool measured_ = false;
 };
 

@@ -57,6 +57,7 @@ Bytes mangled(Bytes packet, Rank ranks, Random& random) {
       break;
     case 4:
       packet[kOffsetAt] ^= std::byte{1};  // no packet begins there
+      if (packet.size() > kHeaderBytes) spoil(packet, kHeaderBytes, random);
       break;
     default:
       packet[kShardAt + 1] = std::byte{0xff};  // no group has that many shards

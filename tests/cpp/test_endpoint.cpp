@@ -184,17 +184,40 @@ TEST(endpoints_go_quiet) {
   }
 }
 
-// Timestamps are 32 bits of microseconds: they wrap around every 71 minutes.
+// Timestamps are 32 bits of microseconds: they wrap around every 71 minutes, and nothing may be different
+// then.
 TEST(the_clock_may_wrap_around) {
-  for (const std::int64_t wrap_us : {std::int64_t{1} << 31, std::int64_t{1} << 32}) {
+  const auto resent_when_begun_at = [](std::int64_t micros) {
     sim::SimOptions options = quiet(4);
-    options.begin = Time{} + Duration::micros(wrap_us - 1'000);
+    options.begin = Time{} + Duration::micros(micros);
     options.link.loss = 0.05;
     Case test(options);
-    test.add(floats(100'003));
-    test.add(floats(100'003));
-    test.run(kSecond);
-    CHECK_EXACT(test);
+    for (int i = 0; i < 20; ++i) {
+      test.add(floats(30'011));
+      test.run(kSecond);
+      CHECK_EXACT(test);
+    }
+    return test.total(&Stats::resent_bytes);
+  };
+  const std::uint64_t usual = resent_when_begun_at(1'000'000);
+  CHECK_EQ(resent_when_begun_at((std::int64_t{1} << 31) - 10'000), usual);
+  CHECK_EQ(resent_when_begun_at((std::int64_t{1} << 32) - 10'000), usual);
+}
+
+// Half a wrap later old timestamps look like future ones: repair must not depend on them.
+TEST(a_long_silence_does_no_harm) {
+  constexpr Rank kRanks = 4;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    sim::SimOptions options = quiet(kRanks, seed);
+    options.link.loss = 0.2;
+    Case test(options);
+    for (const std::int64_t minutes : {0, 40, 40, 80}) {
+      test.add(floats(30'011), std::vector<Duration>(kRanks, Duration::millis(minutes * 60'000)));
+      const bool finished = test.run(Duration::millis(minutes * 60'000 + 120'000)).finished;
+      CHECK_EXACT(test);
+      if (!finished) break;
+      CHECK(test.report(0, 0).elapsed < kSecond);
+    }
   }
 }
 
