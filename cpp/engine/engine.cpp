@@ -17,7 +17,7 @@ namespace {
 /// thread gives it this long before it takes over, because changing threads costs more than the operation.
 constexpr std::chrono::milliseconds kHandover{2};
 /// Ranks that share a core with us keep it for tens of microseconds, other programs for milliseconds.
-constexpr Duration kLongYield = Duration::micros(300);
+constexpr Duration kLongYield = Duration::micros(1000);
 constexpr Duration kCoreBusyFor = Duration::millis(20);
 constexpr std::size_t kReceiveBatchBytes = 32 * 1024;
 constexpr std::size_t kMaxReports = 4096;

@@ -5,8 +5,11 @@
 namespace optireduce {
 namespace {
 
-constexpr std::size_t kShardAlign = 64;       // a cache line: two owners never share one
-constexpr std::size_t kMinShardBytes = 1024;  // below this, fewer owners mean fewer packets and less latency
+constexpr std::size_t kShardAlign = 64;  // a cache line: two owners never share one
+
+/// Small buckets have fewer owners rather than packets that are less than half full: fewer packets, less
+/// latency.
+constexpr std::size_t kLeastFilling = 2;
 
 std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -27,7 +30,8 @@ Schedule::Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank s
     : size_(size),
       rotation_(static_cast<Rank>(operation % size)),
       bytes_(std::size_t{descriptor.elements} * size_of(descriptor.dtype)),
-      shard_bytes_(std::max(kMinShardBytes, round_up((bytes_ + size - 1) / size, kShardAlign))),
+      shard_bytes_(round_up(std::max((bytes_ + size - 1) / size, std::size_t{payload_bytes} / kLeastFilling),
+                            kShardAlign)),
       payload_bytes_(payload_bytes) {}
 
 Shard Schedule::shard(Rank index) const {

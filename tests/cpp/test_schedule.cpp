@@ -133,6 +133,18 @@ TEST(every_rank_owns_one_shard_and_ownership_rotates) {
   }
 }
 
+TEST(small_buckets_have_fewer_owners_rather_than_emptier_packets) {
+  const auto owners = [](const Sample& s) {
+    int count = 0;
+    for (Rank shard = 0; shard < s.size; ++shard) count += schedule_of(s).shard(shard).bytes > 0 ? 1 : 0;
+    return count;
+  };
+  CHECK_EQ(owners({16'384, DType::Float32, 8, 65'408}), 3);  // 64 KB in loopback's packets
+  CHECK_EQ(owners({16'384, DType::Float32, 8, 1'408}), 8);   // in ordinary ones
+  CHECK_EQ(owners({1'024, DType::Float32, 8, 1'408}), 6);
+  CHECK_EQ(owners({1, DType::Float32, 8, 1'408}), 1);
+}
+
 TEST(the_largest_bucket_is_addressable) {
   for (const Rank size : std::initializer_list<Rank>{1, 2, 64}) {
     const std::size_t largest = Schedule::max_bytes(size);
