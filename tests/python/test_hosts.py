@@ -1,5 +1,5 @@
-"""Two hosts with a network between them, as Linux network namespaces: packets of ordinary size over a real link
-layer, and a firewall that lets TCP through but not UDP."""
+"""Two hosts with a network between them, as Linux network namespaces: packets of ordinary size over a real
+link layer, and a firewall that lets TCP through but not UDP."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def run_ranks(hosts: tuple[str, str], directory: Path, connect_timeout: float) -
     """What each rank prints; rank 0 serves the rendezvous on a port that is free in its new namespace."""
     script = directory / "rank.py"
     script.write_text(RANK)
+    arguments = (f"{ADDRESSES[0]}:29500", str(connect_timeout))
     ranks = [
         subprocess.Popen(
-            ["ip", "netns", "exec", host, sys.executable, script, str(rank), f"{ADDRESSES[0]}:29500"]
-            + [str(connect_timeout)],
+            ["ip", "netns", "exec", host, sys.executable, script, str(rank), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
