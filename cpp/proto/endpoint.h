@@ -107,6 +107,7 @@ class Endpoint {
   void fail_rejected(Time now, Operation& operation, const RejectBody& body);
   void fail_deserted(Time now, Operation& operation, Rank peer);
   void fail_late(Time now, Operation& operation);
+  void remember_rejection(std::uint64_t operation, const RejectBody& body);
   void tell_rejection(std::uint64_t operation, const RejectBody& body);
   void answer_rejected(std::uint64_t operation, Rank peer);
 

@@ -167,8 +167,8 @@ std::optional<RejectBody> decode_reject(std::span<const std::byte> payload, Rank
   if (payload.size() != RejectBody::kBytes) return std::nullopt;
   const std::byte* in = payload.data();
   const auto reason = get<std::uint8_t>(in, 0);
-  if (reason != static_cast<std::uint8_t>(RejectReason::Mismatch) &&
-      reason != static_cast<std::uint8_t>(RejectReason::Timeout)) {
+  if (reason < static_cast<std::uint8_t>(RejectReason::Mismatch) ||
+      reason > static_cast<std::uint8_t>(RejectReason::Left)) {
     return std::nullopt;
   }
   const Rank culprit = get<Rank>(in, 2);

@@ -108,13 +108,13 @@ std::optional<RequestBody> decode_request(std::span<const std::byte> payload);
 RequestEntry decode_entry(std::span<const std::byte> payload, std::size_t index);
 
 /// A Reject's payload.
-enum class RejectReason : std::uint8_t { Mismatch = 1, Timeout = 2 };
+enum class RejectReason : std::uint8_t { Mismatch = 1, Timeout = 2, Left = 3 };
 
 struct RejectBody {
   static constexpr std::size_t kBytes = 20;
 
   RejectReason reason = RejectReason::Timeout;
-  Rank culprit = 0;     // the rank that is late, or that disagrees with `reporter`
+  Rank culprit = 0;     // the rank that is late, has left, or disagrees with `reporter`
   Rank reporter = 0;    // the rank that found out
   Descriptor expected;  // the reporter's
   Descriptor found;     // the culprit's

@@ -9,6 +9,11 @@
 
 namespace optireduce {
 
+/// Timestamps are microseconds.
+constexpr std::uint32_t as_timestamp(Time now) {
+  return static_cast<std::uint32_t>(now.ns / 1000);
+}
+
 /// Timestamps wrap around after 71 minutes: compare them by their distance.
 constexpr bool not_before(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) >= 0;

@@ -237,6 +237,24 @@ TEST(a_rank_that_leaves_is_named_at_once) {
   CHECK(test.network().settle(kSecond));
 }
 
+// Ranks that own nothing of a small bucket need nothing from the rank that left: they hear it from the owner.
+TEST(a_rank_that_leaves_is_named_on_ranks_that_own_nothing) {
+  sim::SimOptions options = group(4);
+  options.protocol.payload_bytes = 65'408;
+  options.departures = {{2, Time{} + Duration::millis(10)}};
+  for (const bool owner_leaves_too : {false, true}) {
+    if (owner_leaves_too) options.departures.push_back({0, Time{} + Duration::millis(15)});
+    Case test(options);
+    test.add(floats(1'000), {Duration{}, Duration{}, kNever, Duration::millis(20)});
+    test.run();
+    CHECK(test.result().elapsed < kSecond);
+    for (const Rank rank : std::initializer_list<Rank>{1, 3}) {
+      CHECK_EQ(as_int(test.report(0, rank).error), as_int(ErrorCode::Closed));
+      CHECK(names(test.report(0, rank), 2));
+    }
+  }
+}
+
 TEST(a_rank_that_leaves_fails_its_own_operations) {
   sim::SimOptions options = group(2);
   options.departures = {{0, Time{} + Duration::millis(10)}};

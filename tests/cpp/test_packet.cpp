@@ -226,7 +226,7 @@ TEST(broken_rejections_are_rejected) {
   CHECK(!decode_reject(payload, 6));  // no such culprit
   CHECK(!decode_reject(std::span(payload).first(RejectBody::kBytes - 1), kSize));
   auto unknown_reason = payload;
-  unknown_reason[0] = std::byte{3};
+  unknown_reason[0] = std::byte{4};
   CHECK(!decode_reject(unknown_reason, kSize));
   auto unknown_dtype = payload;
   unknown_dtype[7] = std::byte{0x0e};
