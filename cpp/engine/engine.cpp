@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -41,10 +42,14 @@ Engine::Engine(Rank rank, Rank size, const std::string& bind_address, std::uint6
       size_(size),
       token_(token),
       options_(options),
+      owner_(getpid()),
+      conditions_(std::make_unique<Conditions>()),
       links_(rank, size, bind_address, options, pool_) {}
 
 Engine::~Engine() {
   close(Duration{0});
+  // Destroying a condition waits for its waiters, and in a forked child those do not exist.
+  if (getpid() != owner_) static_cast<void>(conditions_.release());
 }
 
 Engine::Lock Engine::lock_now() {
@@ -133,6 +138,11 @@ EngineStats Engine::stats() {
 }
 
 void Engine::close(Duration linger) {
+  if (getpid() != owner_) {
+    // A forked child has copies of the sockets but not the thread: what it would send is the parent's to say.
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   {
     Lock lock = lock_now();
     if (endpoint_ && !stopping_) {
@@ -149,8 +159,8 @@ void Engine::close(Duration linger) {
     }
     stopping_ = true;
     links_.wake();
-    waiters_.notify_all();
-    background_.notify_all();
+    conditions_->waiters.notify_all();
+    conditions_->background.notify_all();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -165,7 +175,7 @@ void Engine::wait_as_driver(Lock& lock, Time limit, Done done) {
     if (driver_ == Driver::Waiter) {
       ++sleeping_waiters_;
       const std::int64_t left = limit == Time::never() ? 1'000'000'000 : (limit - clock_now()).ns;
-      waiters_.wait_for(lock, std::chrono::nanoseconds(left));
+      conditions_->waiters.wait_for(lock, std::chrono::nanoseconds(left));
       --sleeping_waiters_;
       continue;
     }
@@ -175,7 +185,7 @@ void Engine::wait_as_driver(Lock& lock, Time limit, Done done) {
     drive(lock, Driver::Waiter, limit, done);
     driver_ = Driver::Nobody;
     ++waiter_turns_;
-    if (sleeping_waiters_ > 0) waiters_.notify_all();
+    if (sleeping_waiters_ > 0) conditions_->waiters.notify_all();
   }
 }
 
@@ -186,7 +196,7 @@ void Engine::run_background() {
     const bool others_drive = driver_ != Driver::Nobody || turns_seen != waiter_turns_;
     turns_seen = waiter_turns_;
     if (others_drive) {
-      background_.wait_for(lock, kHandover);
+      conditions_->background.wait_for(lock, kHandover);
       continue;
     }
     driver_ = Driver::Background;
@@ -292,7 +302,7 @@ void Engine::collect_completions() {
     any = true;
   }
   while (reports_.size() > kMaxReports) reports_.erase(reports_.begin());
-  if (any && sleeping_waiters_ > 0) waiters_.notify_all();
+  if (any && sleeping_waiters_ > 0) conditions_->waiters.notify_all();
 }
 
 }  // namespace optireduce

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -58,7 +59,8 @@ class Engine {
 
   EngineStats stats();
 
-  /// Helps peers that still need our data for up to `linger`, fails what is not done, and stops.
+  /// Helps peers that still need our data for up to `linger`, fails what is not done, and stops. Does nothing
+  /// in a forked child.
   void close(Duration linger);
 
  private:
@@ -86,11 +88,15 @@ class Engine {
   const Rank size_;
   const std::uint64_t token_;
   const EngineOptions options_;
+  const int owner_;  // the process that made it
 
   std::mutex mutex_;
   std::atomic<int> lock_wanted_{0};
-  std::condition_variable waiters_;     // an operation completed, or nobody drives any more
-  std::condition_variable background_;  // stop
+  struct Conditions {
+    std::condition_variable waiters;     // an operation completed, or nobody drives any more
+    std::condition_variable background;  // stop
+  };
+  std::unique_ptr<Conditions> conditions_;  // apart, because a forked child must not destroy them
   BufferPool pool_;
   Links links_;
   std::optional<Endpoint> endpoint_;

@@ -26,6 +26,26 @@ if rank == 0:  # rank 1 never answers these
 print("end of script")
 """
 
+FORKED = """
+import os, sys, threading
+import numpy as np
+import optireduce
+sys.path.insert(0, sys.argv[1])
+from ranks import LOOPBACK, MemoryStore, results
+store, groups = MemoryStore(), [None, None]
+def join(rank):
+    groups[rank] = optireduce.Communicator(rank, 2, store, LOOPBACK)
+results(2, join)
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs the exit handlers that it inherited
+assert os.waitpid(child, 0)[1] == 0
+arrays = [np.ones(1000, np.float32) for _ in groups]
+results(2, lambda rank: groups[rank].all_reduce(arrays[rank], "sum"))
+assert all((array == 2).all() for array in arrays)
+print("end of script")
+"""
+
 AUTOLOAD = """
 import sys, torch, torch.distributed as dist
 dist.init_process_group("optireduce", store=dist.HashStore(), rank=0, world_size=1)
@@ -54,6 +74,13 @@ def test_exit_without_destroy_while_operations_are_in_flight(tmp_path: Path) -> 
         output, _ = process.communicate(timeout=90)
         assert process.returncode == 0, output
         assert "end of script" in output
+
+
+def test_a_forked_child_that_exits_does_not_close_its_parent_s_group() -> None:
+    process = start(FORKED, str(Path(__file__).parent))
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output
+    assert "end of script" in output
 
 
 @pytest.mark.skipif(
