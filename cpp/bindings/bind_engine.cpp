@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/stats_dict.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -42,27 +43,7 @@ ReduceOp checked_op(int code) {
 }
 
 nb::dict as_dict(const EngineStats& stats) {
-  const Stats& p = stats.protocol;
-  nb::dict d;
-  d["operations"] = p.operations;
-  d["failed_operations"] = p.failed_operations;
-  d["bucket_bytes"] = p.bucket_bytes;
-  d["packets_sent"] = p.packets_sent;
-  d["payload_bytes_sent"] = p.payload_bytes_sent;
-  d["packets_received"] = p.packets_received;
-  d["payload_bytes_received"] = p.payload_bytes_received;
-  d["requests_sent"] = p.requests_sent;
-  d["requests_received"] = p.requests_received;
-  d["resent_bytes"] = p.resent_bytes;
-  d["repaired_bytes"] = p.repaired_bytes;
-  d["lost_bytes"] = p.lost_bytes;
-  d["duplicate_packets"] = p.duplicate_packets;
-  d["stale_packets"] = p.stale_packets;
-  d["early_packets"] = p.early_packets;
-  d["early_dropped"] = p.early_dropped;
-  d["invalid_packets"] = p.invalid_packets;
-  d["forged_packets"] = p.forged_packets;
-  d["malformed_packets"] = p.malformed_packets;
+  nb::dict d = as_dict(stats.protocol);
   d["socket_drops"] = stats.socket_drops;
   d["send_failures"] = stats.send_failures;
   d["buffer_bytes"] = stats.buffer_bytes;

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/stats_dict.h"
 #include "proto/schedule.h"
 #include "sim/network.h"
 
@@ -150,30 +151,6 @@ void bind_options(nb::module_& m) {
             o.pauses.push_back({to_rank("rank", rank), at("begin_seconds", begin), at("end_seconds", end)});
           },
           nb::arg("rank"), nb::arg("begin_seconds"), nb::arg("end_seconds"));
-}
-
-nb::dict as_dict(const Stats& stats) {
-  nb::dict d;
-  d["operations"] = stats.operations;
-  d["failed_operations"] = stats.failed_operations;
-  d["bucket_bytes"] = stats.bucket_bytes;
-  d["packets_sent"] = stats.packets_sent;
-  d["payload_bytes_sent"] = stats.payload_bytes_sent;
-  d["packets_received"] = stats.packets_received;
-  d["payload_bytes_received"] = stats.payload_bytes_received;
-  d["requests_sent"] = stats.requests_sent;
-  d["requests_received"] = stats.requests_received;
-  d["resent_bytes"] = stats.resent_bytes;
-  d["repaired_bytes"] = stats.repaired_bytes;
-  d["lost_bytes"] = stats.lost_bytes;
-  d["duplicate_packets"] = stats.duplicate_packets;
-  d["stale_packets"] = stats.stale_packets;
-  d["early_packets"] = stats.early_packets;
-  d["early_dropped"] = stats.early_dropped;
-  d["invalid_packets"] = stats.invalid_packets;
-  d["forged_packets"] = stats.forged_packets;
-  d["malformed_packets"] = stats.malformed_packets;
-  return d;
 }
 
 nb::dict as_dict(const sim::Counters& counters) {

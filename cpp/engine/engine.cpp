@@ -158,7 +158,7 @@ void Engine::close(Duration linger) {
       collect_completions();
     }
     stopping_ = true;
-    links_.wake();
+    links_.stop();
     conditions_->waiters.notify_all();
     conditions_->background.notify_all();
   }

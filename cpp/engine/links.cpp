@@ -187,7 +187,7 @@ std::size_t Links::wait(Duration timeout, std::span<Event> out) {
     auto* link = static_cast<Link*>(events[static_cast<std::size_t>(i)].data.ptr);
     if (link != nullptr) {
       out[found++] = {link->peer, (events[static_cast<std::size_t>(i)].events & EPOLLOUT) != 0};
-    } else {
+    } else if (!stopped_) {
       std::uint64_t value;
       [[maybe_unused]] const auto ignored = read(wakeup_, &value, sizeof value);
     }
@@ -198,6 +198,11 @@ std::size_t Links::wait(Duration timeout, std::span<Event> out) {
 void Links::wake() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto ignored = write(wakeup_, &one, sizeof one);
+}
+
+void Links::stop() {
+  stopped_ = true;
+  wake();
 }
 
 void Links::flush(Rank peer) {

@@ -3,6 +3,7 @@
 // wait().
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -51,6 +52,8 @@ class Links {
   std::size_t wait(Duration timeout, std::span<Event> out);
   /// Ends a wait() of another thread: the one that is under way, or the next.
   void wake();
+  /// Ends every wait() from now on.
+  void stop();
 
   /// Takes the next datagrams from a peer without waiting: usually one, several where the kernel does not
   /// merge.
@@ -88,6 +91,7 @@ class Links {
   std::size_t staged_bytes_ = 0;
   int epoll_ = -1;
   int wakeup_ = -1;
+  std::atomic<bool> stopped_{false};
   std::vector<BufferRef> buffers_;  // where the next datagrams go
   std::vector<Incoming> slots_;
   std::uint64_t send_failures_ = 0;
