@@ -217,7 +217,7 @@ void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
       lock.lock();
       continue;
     }
-    const bool worked = work_once(lock);
+    const bool worked = work_once();
     const Time now = clock_now();
     if (worked) idle_since = now;
     if (now >= limit) return;
@@ -240,7 +240,7 @@ void Engine::yield_core(Time now) {
 }
 
 /// One look at all sockets and timers. False if there was nothing to do.
-bool Engine::work_once(Lock&) {
+bool Engine::work_once() {
   std::array<Links::Event, Links::kMaxEvents> events;
   const std::size_t count = links_.wait(Duration{0}, events);
   handle_events(std::span(events.data(), count));

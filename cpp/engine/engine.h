@@ -73,7 +73,7 @@ class Engine {
 
   template <typename Done>
   void drive(Lock& lock, Driver role, Time limit, Done done);
-  bool work_once(Lock& lock);
+  bool work_once();
   void sleep(Lock& lock, Time limit);
   void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
