@@ -1,10 +1,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings/stats_dict.h"
@@ -36,6 +38,23 @@ DType checked_dtype(int code) {
   return static_cast<DType>(code);
 }
 
+std::uint16_t checked_weight(int weight) {
+  if (weight < 0 || weight > 65'535)
+    throw std::invalid_argument("weight " + std::to_string(weight) + " is not between 0 and 65535");
+  return static_cast<std::uint16_t>(weight);
+}
+
+const char* name_of(ClosedBy closed_by) {
+  switch (closed_by) {
+    case ClosedBy::Early:
+      return "early";
+    case ClosedBy::Deadline:
+      return "deadline";
+    default:
+      return "complete";
+  }
+}
+
 ReduceOp checked_op(int code) {
   if (code != 0 && code != 1)
     throw std::invalid_argument("op code " + std::to_string(code) + " is not 0 (sum) or 1 (mean)");
@@ -44,6 +63,13 @@ ReduceOp checked_op(int code) {
 
 nb::dict as_dict(const EngineStats& stats) {
   nb::dict d = as_dict(stats.protocol);
+  d["bound_seconds_per_mib"] = stats.policy.bound.seconds();
+  d["early_seconds_per_mib"] = stats.policy.early.seconds();
+  d["early_fraction"] = stats.policy.early_fraction;
+  d["incast"] = stats.policy.incast;
+  d["window_bytes"] = stats.policy.window_bytes;
+  d["rtt_seconds"] = stats.policy.rtt.seconds();
+  d["rate_bytes_per_second"] = stats.policy.bytes_per_second;
   d["socket_drops"] = stats.socket_drops;
   d["send_failures"] = stats.send_failures;
   d["buffer_bytes"] = stats.buffer_bytes;
@@ -56,6 +82,27 @@ void bind_options(nb::module_& m) {
       .def(nb::init<>())
       .def_rw("window_bytes", &EngineOptions::window_bytes)
       .def_rw("early_bytes", &EngineOptions::early_bytes)
+      .def_prop_rw(
+          "repair", [](const EngineOptions& o) { return o.bound.repair; },
+          [](EngineOptions& o, bool repair) { o.bound.repair = repair; })
+      .def_prop_rw(
+          "warmup_operations", [](const EngineOptions& o) { return o.bound.warmup_operations; },
+          [](EngineOptions& o, std::uint32_t count) { o.bound.warmup_operations = count; })
+      .def_prop_rw(
+          "bound_percentile", [](const EngineOptions& o) { return o.bound.percentile; },
+          [](EngineOptions& o, double percentile) { o.bound.percentile = percentile; })
+      .def_prop_rw(
+          "bound_least", [](const EngineOptions& o) { return o.bound.least; },
+          [](EngineOptions& o, double least) { o.bound.least = least; })
+      .def_prop_rw(
+          "bound_most", [](const EngineOptions& o) { return o.bound.most; },
+          [](EngineOptions& o, double most) { o.bound.most = most; })
+      .def_prop_rw(
+          "absent_after", [](const EngineOptions& o) { return o.bound.absent_after; },
+          [](EngineOptions& o, std::uint32_t count) { o.bound.absent_after = count; })
+      .def_prop_rw(
+          "min_ranks", [](const EngineOptions& o) { return o.bound.min_ranks; },
+          [](EngineOptions& o, Rank ranks) { o.bound.min_ranks = ranks; })
       .def_prop_rw(
           "spin_seconds", [](const EngineOptions& o) { return o.spin.seconds(); },
           [](EngineOptions& o, double s) { o.spin = seconds(s); })
@@ -82,13 +129,52 @@ void bind_options(nb::module_& m) {
           [](EngineOptions& o, std::uint64_t seed) { o.impairment.seed = seed; });
 }
 
+using PythonLoss = std::tuple<Rank, std::uint64_t, std::uint64_t>;
+using PythonEvent = std::tuple<std::string, Rank, std::uint64_t>;
+
+std::vector<PythonLoss> losses_of(const Report& report) {
+  std::vector<PythonLoss> losses;
+  for (const PeerLoss& loss : report.lost_by_peer)
+    losses.emplace_back(loss.peer, loss.contribution_bytes, loss.reduced_bytes);
+  return losses;
+}
+
+std::vector<PythonEvent> events_of(Engine& engine) {
+  std::vector<MembershipEvent> taken;
+  {
+    nb::gil_scoped_release released;
+    taken = engine.take_events();
+  }
+  std::vector<PythonEvent> events;
+  for (const MembershipEvent& event : taken) {
+    const bool absent = event.kind == MembershipEvent::Kind::Absent;
+    events.emplace_back(absent ? "absent" : "back", event.rank, event.operation);
+  }
+  return events;
+}
+
 void bind_report(nb::module_& m) {
   nb::class_<Report>(m, "Report")
       .def_ro("operation", &Report::operation)
       .def_ro("bytes", &Report::bytes)
       .def_prop_ro("elapsed_seconds", [](const Report& r) { return r.elapsed.seconds(); })
       .def_ro("repaired_bytes", &Report::repaired_bytes)
-      .def_ro("lost_bytes", &Report::lost_bytes)
+      .def_prop_ro("lost_bytes",
+                   [](const Report& r) { return r.contributions_lost_bytes + r.reduced_lost_bytes; })
+      .def_ro("bounded", &Report::bounded)
+      .def_prop_ro("closed_by", [](const Report& r) { return name_of(r.closed_by); })
+      .def_ro("contributions_lost_bytes", &Report::contributions_lost_bytes)
+      .def_ro("reduced_lost_bytes", &Report::reduced_lost_bytes)
+      .def_prop_ro("lost_by_peer", &losses_of)
+      .def_ro("absent", &Report::absent)
+      .def_prop_ro("bound_seconds", [](const Report& r) { return r.policy.bound.seconds(); })
+      .def_prop_ro("early_seconds", [](const Report& r) { return r.policy.early.seconds(); })
+      .def_prop_ro("early_fraction", [](const Report& r) { return r.policy.early_fraction; })
+      .def_prop_ro("incast", [](const Report& r) { return r.policy.incast; })
+      .def_prop_ro("window_bytes", [](const Report& r) { return r.policy.window_bytes; })
+      .def_prop_ro("rtt_seconds", [](const Report& r) { return r.policy.rtt.seconds(); })
+      .def_prop_ro("rate_bytes_per_second", [](const Report& r) { return r.policy.bytes_per_second; })
+      .def_prop_ro("behind_seconds", [](const Report& r) { return r.behind.seconds(); })
       .def_prop_ro("error_code", [](const Report& r) { return static_cast<int>(r.error); })
       .def_ro("error", &Report::message)
       .def_ro("ranks", &Report::ranks);
@@ -124,12 +210,14 @@ void bind_engine(nb::module_& m) {
           nb::arg("mtu"), nb::arg("grants"), nb::arg("timeout_seconds"), Released())
       .def(
           "all_reduce",
-          [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout) {
+          [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout,
+             bool bounded, int weight) {
             return self.all_reduce(reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype),
-                                   checked_op(op), seconds(timeout));
+                                   checked_op(op), seconds(timeout), bounded, checked_weight(weight));
           },
           nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
-          nb::arg("timeout_seconds"), Released())
+          nb::arg("timeout_seconds"), nb::arg("bounded") = false, nb::arg("weight") = 1, Released())
+      .def("events", [](Engine& self) { return events_of(self); })
       .def(
           "wait",
           [](Engine& self, std::uint64_t operation, double limit) {

@@ -19,9 +19,14 @@ namespace {
 constexpr std::chrono::milliseconds kHandover{2};
 /// Ranks that share a core with us keep it for tens of microseconds, other programs for milliseconds.
 constexpr Duration kLongYield = Duration::micros(1000);
+/// How often packets may go before timers: a few milliseconds' worth.
+constexpr std::uint64_t kRoundsWithoutTimers = 64;
 constexpr Duration kCoreBusyFor = Duration::millis(20);
 constexpr std::size_t kReceiveBatchBytes = 32 * 1024;
 constexpr std::size_t kMaxReports = 4096;
+constexpr std::size_t kMaxEvents = 4096;
+/// The bucket size for which stats() tells the time limits.
+constexpr std::size_t kPolicyBytes = 1024 * 1024;
 constexpr Duration kPingInterval = Duration::millis(20);
 
 Time clock_now() {
@@ -75,6 +80,7 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
   config.token = token_;
   config.window_bytes = options_.window_bytes;
   config.early_bytes = options_.early_bytes;
+  config.bound = options_.bound;
   config.grants = grants;
   config.payload_bytes = payload_for_mtu(mtu, links_.ipv6());
   if (config.payload_bytes == 0)
@@ -100,7 +106,7 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
 }
 
 std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op,
-                                 Duration timeout) {
+                                 Duration timeout, bool bounded, std::uint16_t weight) {
   Lock lock = lock_now();
   require_begun();
   if (stopping_) throw std::logic_error("the engine is closed");
@@ -111,8 +117,8 @@ std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dt
   }
   const Time now = clock_now();
   const Time due_before = endpoint_->poll_timeout();
-  const std::uint64_t number =
-      endpoint_->start(now, {static_cast<std::uint32_t>(elements), dtype, op}, data, timeout);
+  const std::uint64_t number = endpoint_->start(
+      now, {static_cast<std::uint32_t>(elements), dtype, op, bounded}, data, {timeout, weight});
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
@@ -131,10 +137,21 @@ std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
   return report == reports_.end() ? std::nullopt : std::optional(report->second);
 }
 
+std::vector<MembershipEvent> Engine::take_events() {
+  Lock lock = lock_now();
+  std::vector<MembershipEvent> events(events_.begin(), events_.end());
+  events_.clear();
+  return events;
+}
+
 EngineStats Engine::stats() {
   Lock lock = lock_now();
-  return {endpoint_ ? endpoint_->stats() : Stats{}, links_.drops(), links_.send_failures(),
-          pool_.bytes_in_use(), wait_seconds_};
+  return {endpoint_ ? endpoint_->stats() : Stats{},
+          endpoint_ ? endpoint_->policy(kPolicyBytes) : PolicySnapshot{},
+          links_.drops(),
+          links_.send_failures(),
+          pool_.bytes_in_use(),
+          wait_seconds_};
 }
 
 void Engine::close(Duration linger) {
@@ -244,10 +261,11 @@ bool Engine::work_once() {
   std::array<Links::Event, Links::kMaxEvents> events;
   const std::size_t count = links_.wait(Duration{0}, events);
   handle_events(std::span(events.data(), count));
-  // Timers come after packets: what lies in a socket has not been lost.
+  // Timers come after packets, because what lies in a socket has not been lost; but not for ever.
   const Time now = clock_now();
-  const bool due = endpoint_->poll_timeout() <= now;
-  if (due && count == 0) {
+  busy_rounds_ = count == 0 ? 0 : busy_rounds_ + 1;
+  const bool look_at_timers = count == 0 || busy_rounds_ % kRoundsWithoutTimers == 0;
+  if (look_at_timers && endpoint_->poll_timeout() <= now) {
     endpoint_->handle_timeout(now);
     transmit_all(now);
     collect_completions();
@@ -302,6 +320,8 @@ void Engine::collect_completions() {
     any = true;
   }
   while (reports_.size() > kMaxReports) reports_.erase(reports_.begin());
+  while (std::optional<MembershipEvent> event = endpoint_->poll_event()) events_.push_back(*event);
+  while (events_.size() > kMaxEvents) events_.pop_front();
   if (any && sleeping_waiters_ > 0) conditions_->waiters.notify_all();
 }
 

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@ namespace optireduce {
 
 struct EngineStats {
   Stats protocol;
+  PolicySnapshot policy;  // for buckets of 1 MiB
   std::uint64_t socket_drops = 0;
   std::uint64_t send_failures = 0;
   std::size_t buffer_bytes = 0;
@@ -51,11 +53,15 @@ class Engine {
   std::vector<Rank> begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout);
 
   /// Starts an operation in place on `data`, which must stay valid until wait() has returned its report.
-  std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, Duration timeout);
+  std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, Duration timeout,
+                           bool bounded = false, std::uint16_t weight = 1);
 
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.
   std::optional<Report> wait(std::uint64_t operation, Duration limit);
+
+  /// Ranks that went absent or came back since the last call.
+  std::vector<MembershipEvent> take_events();
 
   EngineStats stats();
 
@@ -103,9 +109,11 @@ class Engine {
   Transmit transmit_;
   std::vector<Datagram> datagrams_;
   std::map<std::uint64_t, Report> reports_;  // the last kMaxReports
+  std::deque<MembershipEvent> events_;       // the last kMaxEvents
   Driver driver_ = Driver::Nobody;
   int sleeping_waiters_ = 0;
   std::uint64_t waiter_turns_ = 0;  // how often a waiter has stopped driving
+  std::uint64_t busy_rounds_ = 0;   // in a row in which packets came
   double wait_seconds_ = 0;
   Time core_busy_until_;  // others want this core: sleep instead of yielding
   bool stopping_ = false;

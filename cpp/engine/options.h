@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "net/udp_socket.h"
+#include "proto/config.h"
 #include "proto/time.h"
 
 namespace optireduce {
@@ -22,6 +23,7 @@ struct ImpairmentOptions {
 struct EngineOptions {
   std::size_t window_bytes = 256 * 1024;
   std::size_t early_bytes = 64 * 1024 * 1024;
+  BoundOptions bound;
   /// How long a waiting thread looks for packets before it sleeps. Waking up costs about 30 us.
   Duration spin = Duration::micros(50);
   SocketOptions socket;

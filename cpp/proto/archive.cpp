@@ -1,28 +1,36 @@
 #include "proto/archive.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace optireduce {
 
-void Archive::keep(const Operation& operation) {
+void Archive::keep(const Operation& operation, std::uint32_t timestamp) {
   const OwnedShard& owned = operation.owned();
   const Shard& shard = owned.shard();
   const std::uint32_t first = owned.first_unacked_chunk();
   if (first >= shard.chunks()) return;
-  Entry entry{operation.descriptor(), operation.owned_index(), shard, first, {}, {}, {}};
-  const std::byte* begin = owned.chunk_data(first);
-  const std::byte* end = owned.chunk_data(0) + shard.bytes;
-  entry.data.assign(begin, end);
-  for (std::uint32_t chunk = first; chunk < shard.chunks(); ++chunk)
-    entry.sent_at.push_back(owned.sent_at(chunk));
+  Entry entry{operation.descriptor(), operation.owned_index(), shard, first, timestamp, {}, {}, {}};
+  entry.data.assign(owned.chunk_data(first), owned.chunk_data(0) + shard.bytes);
+  for (std::uint32_t packet = first * shard.chunk_packets; packet < shard.packets(); ++packet)
+    entry.lost.push_back(owned.lost_in(packet));
   bytes_ += entry.data.size();
   entries_.emplace(operation.number(), std::move(entry));
+  shrink();
+}
+
+Archive::Entries::iterator Archive::forget(Entries::iterator entry) {
+  bytes_ -= entry->second.data.size();
+  return entries_.erase(entry);
 }
 
 void Archive::forget_below(std::uint64_t operation) {
-  while (!entries_.empty() && entries_.begin()->first < operation) {
-    bytes_ -= entries_.begin()->second.data.size();
-    entries_.erase(entries_.begin());
+  while (!entries_.empty() && entries_.begin()->first < operation) forget(entries_.begin());
+}
+
+void Archive::shrink() {
+  for (auto entry = entries_.begin(); bytes_ > limit_bytes_ && entry != entries_.end();) {
+    entry = entry->second.descriptor.bounded ? forget(entry) : std::next(entry);
   }
 }
 
@@ -31,9 +39,7 @@ std::uint64_t Archive::to_repair(std::uint64_t operation, const RequestEntry& re
   const Entry& entry = entries_.at(operation);
   if (request.chunk < entry.first_chunk || request.chunk >= entry.shard.chunks()) return 0;
   const auto repaired = entry.repaired_at.find({context.from, request.chunk});
-  const std::uint32_t sent_at = repaired != entry.repaired_at.end()
-                                    ? repaired->second
-                                    : entry.sent_at[request.chunk - entry.first_chunk];
+  const std::uint32_t sent_at = repaired != entry.repaired_at.end() ? repaired->second : entry.kept_at;
   return context.is_lost(sent_at) ? request.missing & entry.shard.full_mask(request.chunk) : 0;
 }
 
@@ -42,17 +48,22 @@ bool Archive::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   if (found == entries_.end() || repair.chunk < found->second.first_chunk) return false;
   const Entry& entry = found->second;
   const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(repair.packets));
+  const std::uint32_t first_kept = entry.first_chunk * entry.shard.chunk_packets;
   batch.type = PacketType::Reduced;
   batch.operation = repair.operation;
   batch.descriptor = entry.descriptor;
   batch.shard_index = entry.shard_index;
   batch.shard = entry.shard;
   batch.first_packet = repair.chunk * entry.shard.chunk_packets + first_bit;
-  batch.packets = static_cast<std::uint32_t>(std::countr_one(repair.packets >> first_bit));
-  batch.data = entry.data.data() + entry.shard.offset_of(batch.first_packet) -
-               entry.shard.offset_of(entry.first_chunk * entry.shard.chunk_packets);
+  const auto lost = entry.lost.begin() + (batch.first_packet - first_kept);
+  const auto run = std::countr_one(repair.packets >> first_bit);
+  batch.packets = static_cast<std::uint32_t>(
+      std::find_if(lost, lost + run, [&](std::uint16_t count) { return count != *lost; }) - lost);
+  batch.count = *lost;
+  batch.data =
+      entry.data.data() + entry.shard.offset_of(batch.first_packet) - entry.shard.offset_of(first_kept);
   batch.ack = 0;
-  batch.resent = true;
+  batch.flags = kFlagResent;
   batch.to.assign(1, repair.to);
   return true;
 }

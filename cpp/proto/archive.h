@@ -1,6 +1,6 @@
 // Reduced chunks of operations that are over here but perhaps not everywhere: the caller has its buffer back,
 // so a peer that misses a packet is answered from this copy. Only chunks that some peer may lack are copied:
-// at most about a window's worth when nothing was lost.
+// at most about a window's worth when nothing was lost, whole shards while a rank is absent.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,11 @@ namespace optireduce {
 
 class Archive {
  public:
-  void keep(const Operation& operation);
+  /// `limit_bytes` is for bounded operations: the oldest of them are forgotten beyond it. Others are kept
+  /// until every peer has them.
+  explicit Archive(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+  void keep(const Operation& operation, std::uint32_t timestamp);
   /// Forgets operations that every peer has completed.
   void forget_below(std::uint64_t operation);
 
@@ -32,12 +36,18 @@ class Archive {
     Rank shard_index;
     Shard shard;
     std::uint32_t first_chunk;
-    std::vector<std::byte> data;         // chunks first_chunk .. end
-    std::vector<std::uint32_t> sent_at;  // by chunk - first_chunk
+    std::uint32_t kept_at;            // timestamp: nothing of it was sent later, but for repairs
+    std::vector<std::byte> data;      // chunks first_chunk .. end
+    std::vector<std::uint16_t> lost;  // by packet from first_chunk on; empty: none
     std::map<std::pair<Rank, std::uint32_t>, std::uint32_t> repaired_at;
   };
+  using Entries = std::map<std::uint64_t, Entry>;
 
-  std::map<std::uint64_t, Entry> entries_;
+  Entries::iterator forget(Entries::iterator entry);
+  void shrink();
+
+  std::size_t limit_bytes_;
+  Entries entries_;
   std::size_t bytes_ = 0;
 };
 

@@ -11,6 +11,22 @@ namespace optireduce {
 
 using Rank = std::uint16_t;
 
+/// How operations with a deadline behave. The same on every rank but for `repair`.
+struct BoundOptions {
+  /// Operations that run to completion before the first one has a deadline.
+  std::uint32_t warmup_operations = 20;
+  /// The hard bound is this percentile of what operations took, between two multiples of their median.
+  double percentile = 95;
+  double least = 1.2;
+  double most = 1.4;
+  /// Ask for missing packets again while there is time. Without it the transport is the papers'.
+  bool repair = true;
+  /// A rank is no longer waited for after so many operations without anything from it.
+  std::uint32_t absent_after = 3;
+  /// Fewer ranks than this are an error. 0: a majority.
+  Rank min_ranks = 0;
+};
+
 struct EndpointConfig {
   Rank rank = 0;
   Rank size = 1;
@@ -34,6 +50,10 @@ struct EndpointConfig {
   /// counted, and repaired later.
   std::size_t early_bytes = 64 * 1024 * 1024;
 
+  /// Memory for reduced packets of bounded operations that absent or late ranks may still ask for. Beyond it
+  /// the oldest are forgotten.
+  std::size_t archive_bytes = 64 * 1024 * 1024;
+
   /// Bounds of the adaptive wait before missing packets are asked for again, and its value before any
   /// measurement.
   Duration repair_min = Duration::millis(3);
@@ -42,6 +62,15 @@ struct EndpointConfig {
 
   /// How long a gap may be explained by reordering before it counts as loss.
   Duration reorder_delay = Duration::micros(250);
+
+  BoundOptions bound;
+
+  /// A peer whose window is full is told what has arrived after this time, unless a packet of ours that goes
+  /// there anyway says so before.
+  Duration answer_delay = Duration::millis(1);
+
+  /// An absent rank is asked for a sign of life so often.
+  Duration ping_interval = Duration::millis(100);
 
   /// An idle rank tells its peers after this time what it has completed, so that they can free memory.
   Duration ack_delay = Duration::millis(5);

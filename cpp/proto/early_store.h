@@ -33,6 +33,8 @@ class EarlyStore {
   }
 
   std::size_t bytes() const { return bytes_; }
+  /// Whether peers may send on.
+  bool roomy() const { return bytes_ < limit_bytes_ / 2; }
 
  private:
   std::size_t limit_bytes_;

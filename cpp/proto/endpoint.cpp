@@ -17,7 +17,13 @@ std::string list(const std::vector<std::string>& parts) {
 }  // namespace
 
 Endpoint::Endpoint(EndpointConfig config, BufferPool& pool)
-    : config_(std::move(config)), pool_(pool), peers_(config_.size), early_(config_.early_bytes) {
+    : config_(std::move(config)),
+      pool_(pool),
+      peers_(config_.size),
+      archive_(config_.archive_bytes),
+      early_(config_.early_bytes),
+      timeouts_(config_.bound, config_.rank, config_.size),
+      incast_(config_.size) {
   for (Rank rank = 0; rank < config_.size; ++rank) {
     const std::size_t grant = rank < config_.grants.size() ? config_.grants[rank] : config_.window_bytes;
     const WindowBounds bounds = WindowBounds::of(config_, config_.size - 1u, grant);
@@ -26,11 +32,15 @@ Endpoint::Endpoint(EndpointConfig config, BufferPool& pool)
   }
 }
 
-std::uint64_t Endpoint::start(Time now, const Descriptor& descriptor, std::byte* data, Duration timeout) {
+std::uint64_t Endpoint::start(Time now, const Descriptor& descriptor, std::byte* data,
+                              const StartOptions& options) {
   const std::uint64_t number = next_operation_++;
+  std::size_t bytes_ahead = 0;
+  for (const auto& [_, older] : operations_) bytes_ahead += older->bytes();
   auto& slot = operations_[number];
-  slot = std::make_unique<Operation>(number, descriptor, data, config_, now, timeout);
+  slot = std::make_unique<Operation>(number, descriptor, data, config_, now, options);
   Operation& operation = *slot;
+  operation.bytes_ahead = bytes_ahead;
   schedule(operation.deadline());
   schedule(now + config_.repair_min);
 
@@ -38,29 +48,27 @@ std::uint64_t Endpoint::start(Time now, const Descriptor& descriptor, std::byte*
     fail_rejected(now, operation, known->second);
     return number;
   }
-  for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peers_[peer].left) {
-      fail_deserted(now, operation, peer);
-      return number;
-    }
-  }
+  if (descriptor.bounded && timeouts_.warmed_up()) set_bound(operation);
+  if (!admit_participants(now, operation)) return number;
   finish_if_complete(now, operation);  // a group of one, or nothing to reduce
   for (const Run& run : early_.take(number)) {
-    if (find(number) != nullptr) handle_data(now, run);  // the first mismatch ends it
+    if (find(number) != nullptr) handle_run(now, run);  // the first mismatch ends it
   }
+  ping_absent_peers(now);
   return number;
 }
 
 void Endpoint::ping_silent_peers() {
   for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank && !peers_[peer].heard) controls_.push_back({PacketType::Ping, peer, 0, {}, {}});
+    if (peer != config_.rank && !peers_[peer].heard)
+      controls_.push_back({PacketType::Ping, peer, 0, {}, {}, 0});
   }
 }
 
 void Endpoint::ping_unfinished_peers() {
   for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank && !peers_[peer].left && peers_[peer].completed < completed_) {
-      controls_.push_back({PacketType::Ping, peer, 0, {}, {}});
+    if (peer != config_.rank && peers_[peer].present() && peers_[peer].completed < completed_) {
+      controls_.push_back({PacketType::Ping, peer, 0, {}, {}, 0});
     }
   }
 }
@@ -68,8 +76,8 @@ void Endpoint::ping_unfinished_peers() {
 void Endpoint::say_goodbye(Time now) {
   const std::uint64_t completed = completed_;
   while (!operations_.empty()) {
-    finish(now, *operations_.begin()->second, ErrorCode::Closed,
-           "the group was closed before the operation was complete", {});
+    fail(now, *operations_.begin()->second, ErrorCode::Closed,
+         "the group was closed before the operation was complete", {});
   }
   completed_ = completed;  // peers must not take what failed here for complete
   controls_.clear();
@@ -77,14 +85,15 @@ void Endpoint::say_goodbye(Time now) {
   for (int copy = 0; copy < kGoodbyes; ++copy) {
     for (Rank peer = 0; peer < config_.size; ++peer) {
       if (peer != config_.rank && !peers_[peer].left)
-        controls_.push_back({PacketType::Goodbye, peer, 0, {}, {}});
+        controls_.push_back({PacketType::Goodbye, peer, 0, {}, {}, 0});
     }
   }
 }
 
 bool Endpoint::everyone_caught_up() const {
   for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank && !peers_[peer].left && peers_[peer].completed < completed_) return false;
+    const bool behind = peers_[peer].present() && peers_[peer].completed < completed_;
+    if (peer != config_.rank && behind) return false;
   }
   return true;
 }
@@ -103,24 +112,38 @@ std::uint64_t Endpoint::completed_everywhere() const {
 }
 
 void Endpoint::finish_if_complete(Time now, Operation& operation) {
-  if (!operation.complete()) return;
-  if (completed_everywhere() <= operation.number()) archive_.keep(operation);
-  finish(now, operation, ErrorCode::None, "", {});
+  if (operation.complete()) conclude(now, operation);
 }
 
-void Endpoint::finish(Time now, Operation& operation, ErrorCode code, std::string message,
-                      std::vector<Rank> ranks) {
-  if (!message.empty()) {
-    message = "all-reduce " + std::to_string(operation.number()) + " of " + describe(operation.descriptor()) +
-              ": " + message;
+void Endpoint::conclude(Time now, Operation& operation) {
+  if (completed_everywhere() <= operation.number()) archive_.keep(operation, next_timestamp(now));
+  Report report = report_of(now, operation);
+  if (operation.descriptor().bounded) {
+    operation.settle_losses(report);
+    learn(now, operation, report);
   }
-  completions_.push_back({operation.number(), operation.bytes(), now - operation.started(),
-                          operation.repaired_bytes, 0, code, std::move(message), std::move(ranks)});
+  finish(now, operation, std::move(report));
+}
+
+void Endpoint::fail(Time now, Operation& operation, ErrorCode code, std::string message,
+                    std::vector<Rank> ranks) {
+  Report report = report_of(now, operation);
+  report.error = code;
+  report.message = "all-reduce " + std::to_string(operation.number()) + " of " +
+                   describe(operation.descriptor()) + ": " + message;
+  report.ranks = std::move(ranks);
+  ++stats_.failed_operations;
+  finish(now, operation, std::move(report));
+}
+
+void Endpoint::finish(Time now, Operation& operation, Report report) {
   ++stats_.operations;
-  stats_.bucket_bytes += operation.bytes();
-  if (code != ErrorCode::None) ++stats_.failed_operations;
+  stats_.bucket_bytes += report.bytes;
+  stats_.lost_bytes += report.contributions_lost_bytes + report.reduced_lost_bytes;
+  completions_.push_back(std::move(report));
   for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank) peers_[peer].window.on_credit(operation.foreign(peer).outstanding_bytes());
+    if (peer == config_.rank) continue;
+    if (const auto last = operation.foreign(peer).last_sent_at()) peers_[peer].window.on_go_on(*last);
   }
   operations_.erase(operation.number());
   completed_ = operations_.empty() ? next_operation_ : operations_.begin()->first;
@@ -128,22 +151,55 @@ void Endpoint::finish(Time now, Operation& operation, ErrorCode code, std::strin
   schedule(status_due_);
 }
 
+Report Endpoint::report_of(Time now, const Operation& operation) const {
+  Report report;
+  report.operation = operation.number();
+  report.bytes = operation.bytes();
+  report.elapsed = now - operation.started();
+  report.repaired_bytes = operation.repaired_bytes;
+  report.bounded = operation.bound().has_value();
+  report.closed_by = operation.closed_by();
+  report.behind = operation.behind();
+  report.policy = policy(operation.bytes());
+  report.policy.bound = operation.bound() ? operation.bound()->hard : Duration{};
+  report.absent = operation.excluded();
+  return report;
+}
+
+PolicySnapshot Endpoint::policy(std::size_t bytes) const {
+  PolicySnapshot snapshot;
+  snapshot.bound = timeouts_.bound(bytes);
+  snapshot.early = timeouts_.early(bytes);
+  snapshot.early_fraction = timeouts_.early_fraction();
+  snapshot.incast = incast_.value();
+  snapshot.window_bytes = config_.window_bytes;
+  for (Rank peer = 0; peer < config_.size; ++peer) {
+    if (peer == config_.rank || !peers_[peer].present()) continue;
+    const SendWindow& window = peers_[peer].window;
+    snapshot.window_bytes = std::min<std::uint64_t>(snapshot.window_bytes, window.limit());
+    snapshot.rtt = std::max(snapshot.rtt, window.round_trip());
+    const double seconds = window.round_trip().seconds();
+    if (seconds > 0) snapshot.bytes_per_second += static_cast<double>(window.limit()) / seconds;
+  }
+  return snapshot;
+}
+
 void Endpoint::fail_rejected(Time now, Operation& operation, const RejectBody& body) {
   remember_rejection(operation.number(), body);
   const std::string reporter = "rank " + std::to_string(body.reporter);
   const std::string culprit = "rank " + std::to_string(body.culprit);
   if (body.reason == RejectReason::Left) {
-    finish(now, operation, ErrorCode::Closed, culprit + " left the group before it was complete",
-           {body.culprit});
+    fail(now, operation, ErrorCode::Closed, culprit + " left the group before it was complete",
+         {body.culprit});
   } else if (body.reason == RejectReason::Mismatch) {
-    finish(now, operation, ErrorCode::Mismatch,
-           reporter + " reduces " + describe(body.expected) + " but " + culprit + " reduces " +
-               describe(body.found) +
-               "; all ranks must call the same operations with the same size, type and reduction in the same "
-               "order",
-           {body.reporter, body.culprit});
+    fail(now, operation, ErrorCode::Mismatch,
+         reporter + " reduces " + describe(body.expected) + " but " + culprit + " reduces " +
+             describe(body.found) +
+             "; all ranks must call the same operations with the same size, type and reduction in the same "
+             "order",
+         {body.reporter, body.culprit});
   } else {
-    finish(now, operation, ErrorCode::Timeout, reporter + " gave up waiting for " + culprit, {body.culprit});
+    fail(now, operation, ErrorCode::Timeout, reporter + " gave up waiting for " + culprit, {body.culprit});
   }
 }
 
@@ -172,8 +228,8 @@ void Endpoint::fail_late(Time now, Operation& operation) {
     remember_rejection(operation.number(), body);
   }
   const double waited = (now - operation.started()).seconds();
-  finish(now, operation, ErrorCode::Timeout,
-         "not complete after " + std::to_string(waited) + " s, waiting for " + list(parts), late);
+  fail(now, operation, ErrorCode::Timeout,
+       "not complete after " + std::to_string(waited) + " s, waiting for " + list(parts), late);
 }
 
 void Endpoint::remember_rejection(std::uint64_t operation, const RejectBody& body) {
@@ -183,12 +239,12 @@ void Endpoint::remember_rejection(std::uint64_t operation, const RejectBody& bod
 
 void Endpoint::tell_rejection(std::uint64_t operation, const RejectBody& body) {
   for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank) controls_.push_back({PacketType::Reject, peer, operation, {}, body});
+    if (peer != config_.rank) controls_.push_back({PacketType::Reject, peer, operation, {}, body, 0});
   }
 }
 
 void Endpoint::answer_rejected(std::uint64_t operation, Rank peer) {
-  controls_.push_back({PacketType::Reject, peer, operation, {}, rejected_.at(operation)});
+  controls_.push_back({PacketType::Reject, peer, operation, {}, rejected_.at(operation), 0});
 }
 
 std::optional<Report> Endpoint::poll_completion() {
@@ -198,20 +254,24 @@ std::optional<Report> Endpoint::poll_completion() {
   return report;
 }
 
+std::optional<MembershipEvent> Endpoint::poll_event() {
+  if (events_.empty()) return std::nullopt;
+  const MembershipEvent event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
 void Endpoint::handle_timeout(Time now) {
   if (now < next_timeout_) return;
   next_timeout_ = Time::never();
-  std::vector<Operation*> late;
-  for (const auto& [number, operation] : operations_) {
-    const Time gives_up_at = give_up_time(*operation);
-    if (gives_up_at <= now) {
-      late.push_back(operation.get());
-    } else {
-      schedule(gives_up_at);
-      request_missing(now, *operation);
-    }
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [number, _] : operations_) numbers.push_back(number);
+  for (std::uint64_t number : numbers) {
+    if (Operation* operation = find(number)) check_deadlines(now, *operation);
+    if (Operation* operation = find(number)) request_missing(now, *operation);
   }
-  for (Operation* operation : late) fail_late(now, *operation);
+  answer_if_due(now);
+  check_stuck_peers(now);
   send_status_if_due(now);
 }
 
@@ -223,9 +283,10 @@ Time Endpoint::give_up_time(const Operation& operation) const {
 }
 
 void Endpoint::request_missing(Time now, Operation& operation) {
+  if (!config_.bound.repair && operation.bound()) return;
   for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer == config_.rank) continue;
-    request_flow(now, operation, peer, PacketType::Contribution);
+    if (peer == config_.rank || peers_[peer].left || (operation.bound() && peers_[peer].absent)) continue;
+    if (operation.owned().waits_for(peer)) request_flow(now, operation, peer, PacketType::Contribution);
     request_flow(now, operation, peer, PacketType::Reduced);
   }
 }
@@ -233,10 +294,11 @@ void Endpoint::request_missing(Time now, Operation& operation) {
 void Endpoint::request_flow(Time now, Operation& operation, Rank peer, PacketType wanted) {
   const InboundFlow& flow =
       wanted == PacketType::Contribution ? operation.owned().flow(peer) : operation.foreign(peer).flow();
-  const Time due = flow.request_due(peers_[peer].rtt.repair_timeout(), config_.reorder_delay);
+  const RepairTimers timers = peers_[peer].rtt.timers(config_.reorder_delay);
+  const Time due = flow.request_due(timers);
   if (due <= now) {
-    controls_.push_back({PacketType::Request, peer, operation.number(), wanted, {}});
-    schedule(now + peers_[peer].rtt.repair_timeout());
+    controls_.push_back({PacketType::Request, peer, operation.number(), wanted, {}, 0});
+    schedule(now + timers.retry);
   } else {
     schedule(due);
   }
@@ -247,8 +309,36 @@ void Endpoint::send_status_if_due(Time now) {
   status_due_ = Time::never();
   for (Rank peer = 0; peer < config_.size; ++peer) {
     if (peer != config_.rank && !peers_[peer].left && peers_[peer].told < completed_) {
-      controls_.push_back({PacketType::Status, peer, 0, {}, {}});
+      controls_.push_back({PacketType::Status, peer, 0, {}, {}, 0});
     }
+  }
+}
+
+void Endpoint::answer_if_due(Time now) {
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    Peer& peer = peers_[rank];
+    const bool go_on = peer.go_on_due <= now;
+    if (go_on || peer.answer_due <= now) {
+      const std::uint8_t flags = go_on && early_.roomy() ? kFlagGoOn : std::uint8_t{0};
+      controls_.push_back({PacketType::Status, rank, 0, {}, {}, flags});
+      peer.answer_due = Time::never();
+      if (go_on) peer.go_on_due = Time::never();
+    }
+    schedule(std::min(peer.answer_due, peer.go_on_due));
+  }
+}
+
+/// A peer that answers nothing while we could send on has lost everything, or is gone.
+void Endpoint::check_stuck_peers(Time now) {
+  for (Peer& peer : peers_) {
+    if (peer.stuck_since == Time::never()) continue;
+    const Time limit = peer.stuck_since + silence_limit(peer);
+    if (limit > now) {
+      schedule(limit);
+      continue;
+    }
+    peer.window.on_silence(now);
+    peer.stuck_since = Time::never();
   }
 }
 

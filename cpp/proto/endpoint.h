@@ -23,12 +23,15 @@
 #include "proto/buffer.h"
 #include "proto/config.h"
 #include "proto/early_store.h"
+#include "proto/events.h"
+#include "proto/incast.h"
 #include "proto/operation.h"
 #include "proto/packet.h"
 #include "proto/peer.h"
 #include "proto/report.h"
 #include "proto/stats.h"
 #include "proto/time.h"
+#include "proto/timeouts.h"
 #include "proto/transmit.h"
 
 namespace optireduce {
@@ -48,7 +51,7 @@ class Endpoint {
 
   /// Starts the next all-reduce, in place on `data`, which must stay valid until its completion. Ranks must
   /// start their operations in the same order. Returns the operation's number: 0, 1, 2, ...
-  std::uint64_t start(Time now, const Descriptor& descriptor, std::byte* data, Duration timeout);
+  std::uint64_t start(Time now, const Descriptor& descriptor, std::byte* data, const StartOptions& options);
 
   /// Asks every peer that has not been heard yet for a sign of life.
   void ping_silent_peers();
@@ -70,12 +73,17 @@ class Endpoint {
 
   /// The next operation that is over.
   std::optional<Report> poll_completion();
+  /// The next rank that went absent or came back.
+  std::optional<MembershipEvent> poll_event();
 
   bool heard(Rank peer) const { return peers_[peer].heard; }
   bool idle() const { return operations_.empty(); }
   /// Whether every peer has completed all that we have (or has left), so that nobody needs our data any more.
   bool everyone_caught_up() const;
   const Stats& stats() const { return stats_; }
+  /// What the policies say now, for an operation of so many bytes.
+  PolicySnapshot policy(std::size_t bytes) const;
+  bool absent(Rank peer) const { return peers_[peer].absent; }
 
  private:
   /// A packet without gradient data that waits to be sent.
@@ -85,17 +93,24 @@ class Endpoint {
     std::uint64_t operation = 0;
     PacketType wanted = PacketType::Contribution;  // Request
     RejectBody reject;                             // Reject
+    std::uint8_t flags = 0;
   };
 
   // Receiving.
   std::optional<Run> next_run(const Datagram& datagram, std::uint32_t& at);
   void handle_run(Time now, const Run& run);
   void handle_data(Time now, const Run& run);
+  void keep_for_later(const Run& run);
   void deliver(Time now, Operation& operation, const Run& run);
   void handle_request(Time now, const Run& run);
   void handle_reject(Time now, const Run& run);
   void handle_goodbye(Time now, Rank peer);
+  void handle_abstention(Time now, const Run& run);
+  void handle_gone(Time now, const Run& run);
   void note_peer(Time now, const Header& header);
+  void note_echo(Time now, Peer& peer, const Header& header);
+  void note_wishes(Time now, Peer& peer, std::uint8_t flags);
+  void note_completed(Time now, Rank from, std::uint64_t completed);
   void count_bad(HeaderError error);
 
   // Operations.
@@ -103,7 +118,11 @@ class Endpoint {
   /// Operations below are over on every rank that is still here: other than us, that is.
   std::uint64_t completed_everywhere() const;
   void finish_if_complete(Time now, Operation& operation);
-  void finish(Time now, Operation& operation, ErrorCode code, std::string message, std::vector<Rank> ranks);
+  /// Ends an operation well, whatever is missing.
+  void conclude(Time now, Operation& operation);
+  void fail(Time now, Operation& operation, ErrorCode code, std::string message, std::vector<Rank> ranks);
+  void finish(Time now, Operation& operation, Report report);
+  Report report_of(Time now, const Operation& operation) const;
   void fail_rejected(Time now, Operation& operation, const RejectBody& body);
   void fail_deserted(Time now, Operation& operation, Rank peer);
   void fail_late(Time now, Operation& operation);
@@ -111,12 +130,31 @@ class Endpoint {
   void tell_rejection(std::uint64_t operation, const RejectBody& body);
   void answer_rejected(std::uint64_t operation, Rank peer);
 
+  // Deadlines and membership (endpoint_bounds.cpp).
+  void set_bound(Operation& operation);
+  bool admit_participants(Time now, Operation& operation);
+  void catch_up(Time now, Operation& operation, std::uint64_t operations_behind);
+  void check_deadlines(Time now, Operation& operation);
+  Duration repair_wait() const;
+  void learn(Time now, const Operation& operation, const Report& report);
+  void note_attendance(const Operation& operation);
+  void welcome_back(Rank peer);
+  void ping_absent_peers(Time now);
+  Rank present_ranks() const;
+  Rank least_ranks() const;
+  void fail_if_too_few(Time now, Operation& operation);
+
   // Timers.
   void schedule(Time when) { next_timeout_ = std::min(next_timeout_, when); }
   Time give_up_time(const Operation& operation) const;
   void request_missing(Time now, Operation& operation);
   void request_flow(Time now, Operation& operation, Rank peer, PacketType wanted);
   void send_status_if_due(Time now);
+  void answer_if_due(Time now);
+  void check_stuck_peers(Time now);
+  Duration silence_limit(const Peer& peer) const {
+    return std::max(kLeastSilence, peer.rtt.repair_timeout() * 4);
+  }
 
   // Sending.
   bool transmit_control(Time now, Transmit& out);
@@ -124,10 +162,16 @@ class Endpoint {
   bool transmit_data(Time now, Transmit& out);
   bool fill_request(Time now, const Control& control, Transmit& out);
   void fill_control(Time now, const Control& control, std::size_t payload_bytes, Transmit& out);
-  void fill_data(const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out);
+  void fill_data(Time now, const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out);
   Header header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const;
   std::uint32_t next_timestamp(Time now);
   void note_sent(const Transmit& out);
+  void note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp);
+  void note_held_back(Time now);
+  void note_held_back(Time now, Peer& peer);
+  void add_echo(Time now, const Peer& peer, Header& header) const;
+
+  static constexpr Duration kLeastSilence = Duration::millis(50);
 
   EndpointConfig config_;
   BufferPool& pool_;
@@ -140,11 +184,15 @@ class Endpoint {
   std::deque<Control> controls_;
   std::deque<Repair> repairs_;
   std::deque<Report> completions_;
+  std::deque<MembershipEvent> events_;
+  TimeoutPolicy timeouts_;
+  IncastPolicy incast_;
   OutgoingBatch batch_;                // scratch
   std::vector<bool> blocked_;          // scratch: peers to whom an older operation must send first
   std::vector<RequestEntry> missing_;  // scratch
   std::uint64_t next_operation_ = 0;
-  std::uint64_t completed_ = 0;  // all operations below are over here
+  std::uint64_t completed_ = 0;   // all operations below are over here
+  std::uint64_t late_bytes_ = 0;  // came for operations that were over, since the last lesson
   Time status_due_ = Time::never();
   Time next_timeout_ = Time::never();
   std::int64_t last_timestamp_ = 0;  // microseconds

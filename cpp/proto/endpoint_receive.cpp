@@ -1,4 +1,6 @@
 // The part of Endpoint that takes packets in.
+#include <bit>
+
 #include "proto/endpoint.h"
 
 namespace optireduce {
@@ -14,8 +16,9 @@ constexpr std::size_t kCompactAboveBytes = 8 * 1024 * 1024;
 void Endpoint::handle_datagram(Time now, Datagram datagram) {
   std::uint32_t at = 0;
   while (at < datagram.bytes) {
-    const std::optional<Run> run = next_run(datagram, at);
+    std::optional<Run> run = next_run(datagram, at);
     if (!run) continue;
+    run->received_at = now;
     stats_.packets_received += run->packets;
     stats_.payload_bytes_received += run->payload_bytes();
     note_peer(now, run->header);
@@ -38,9 +41,14 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
     count_bad(first.header ? HeaderError::BadSender : first.error);
     return std::nullopt;
   }
-  Run run{
-      *first.header,       widen(first.header->operation, next_operation_), datagram.buffer, begin, stride, 1,
-      first.header->length};
+  Run run{*first.header,
+          widen(first.header->operation, next_operation_),
+          datagram.buffer,
+          begin,
+          stride,
+          1,
+          first.header->length,
+          {}};
   const bool data = run.header.type == PacketType::Contribution || run.header.type == PacketType::Reduced;
   while (data && at < datagram.bytes && run.last_length == run.header.length) {
     const std::span<const std::byte> next = packet_at(at);
@@ -54,13 +62,53 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
 
 void Endpoint::note_peer(Time now, const Header& header) {
   Peer& peer = peers_[header.sender];
-  if (!peer.heard || not_before(header.timestamp, peer.newest)) peer.newest = header.timestamp;
+  if (!peer.heard || not_before(header.timestamp, peer.newest)) {
+    peer.newest = header.timestamp;
+    peer.newest_at = now;
+  }
   peer.heard = true;
   peer.last_heard = now;
+  peer.window.set_incast(header.incast, config_.size - 1u);
+  if (header.bound != 0) timeouts_.hear(header.sender, header.bound, header.early);
+  if ((header.flags & kFlagEcho) != 0) note_echo(now, peer, header);
+  note_wishes(now, peer, header.flags);
   const std::uint64_t completed = widen(header.completed, peer.completed);
-  if (completed <= peer.completed) return;
+  if (completed > peer.completed) note_completed(now, header.sender, completed);
+}
+
+/// What the peer has seen of ours is no longer under way; how long that took tells about queues.
+void Endpoint::note_echo(Time now, Peer& peer, const Header& header) {
+  const bool sent = not_before(static_cast<std::uint32_t>(last_timestamp_), header.echo);
+  if (!sent || (peer.echoed && not_before(peer.echo, header.echo))) return;
+  peer.echo = header.echo;
+  peer.echoed = true;
+  peer.stuck_since = Time::never();
+  peer.window.on_arrived(header.echo);
+  constexpr std::uint16_t kTooLong = 65'535;
+  const Duration round_trip = since(header.echo, now) - Duration::micros(header.hold);
+  if (header.hold == kTooLong || round_trip.ns <= 0) return;
+  peer.window.on_round_trip(now, round_trip);
+  peer.rtt.sample(round_trip);
+}
+
+void Endpoint::note_wishes(Time now, Peer& peer, std::uint8_t flags) {
+  if ((flags & kFlagAnswer) != 0) peer.answer_due = std::min(peer.answer_due, now + config_.answer_delay);
+  if ((flags & kFlagHeld) != 0) peer.go_on_due = std::min(peer.go_on_due, now + config_.answer_delay);
+  if ((flags & kFlagGoOn) != 0) peer.window.on_go_on(peer.echo);
+  schedule(std::min(peer.answer_due, peer.go_on_due));
+}
+
+void Endpoint::note_completed(Time now, Rank from, std::uint64_t completed) {
+  Peer& peer = peers_[from];
   peer.completed = std::min(completed, next_operation_ + kMaxAhead);
   archive_.forget_below(completed_everywhere());
+  for (const auto& [number, operation] : operations_) {
+    if (number >= peer.completed) break;
+    if (!operation->descriptor().bounded) continue;
+    operation->peer_is_through(from);
+    schedule(now);  // what it has reduced can be asked for, and perhaps nothing else is missing
+  }
+  welcome_back(from);
 }
 
 void Endpoint::count_bad(HeaderError error) {
@@ -75,12 +123,16 @@ void Endpoint::handle_run(Time now, const Run& run) {
     case PacketType::Request:
       return handle_request(now, run);
     case PacketType::Ping:
-      controls_.push_back({PacketType::Pong, run.header.sender, 0, {}, {}});
+      controls_.push_back({PacketType::Pong, run.header.sender, 0, {}, {}, 0});
       return;
     case PacketType::Reject:
       return handle_reject(now, run);
     case PacketType::Goodbye:
       return handle_goodbye(now, run.header.sender);
+    case PacketType::Abstain:
+      return handle_abstention(now, run);
+    case PacketType::Gone:
+      return handle_gone(now, run);
     case PacketType::Status:
     case PacketType::Pong:
       return;  // the header, which note_peer read, is all they say
@@ -89,9 +141,15 @@ void Endpoint::handle_run(Time now, const Run& run) {
 
 void Endpoint::handle_data(Time now, const Run& run) {
   if (Operation* operation = find(run.operation)) return deliver(now, *operation, run);
+  keep_for_later(run);
+}
+
+/// Packets of an operation that is over, or has not begun here.
+void Endpoint::keep_for_later(const Run& run) {
   if (rejected_.contains(run.operation)) return answer_rejected(run.operation, run.header.sender);
   if (run.operation < next_operation_) {
     stats_.stale_packets += run.packets;
+    if ((run.header.flags & kFlagResent) == 0) late_bytes_ += run.payload_bytes();
   } else if (run.operation - next_operation_ < kMaxAhead && early_.keep(run, pool_)) {
     stats_.early_packets += run.packets;
   } else {
@@ -115,25 +173,21 @@ void Endpoint::deliver(Time now, Operation& operation, const Run& run) {
   if (run.header.type == PacketType::Contribution) {
     const bool roomy = pool_.bytes_in_use() <= kCompactAboveBytes;
     fresh = operation.accept_contribution(now, roomy ? run : compacted(run, pool_));
-    schedule(
-        operation.owned().flow(from).request_due(peers_[from].rtt.repair_timeout(), config_.reorder_delay));
+    schedule(operation.owned().flow(from).request_due(peers_[from].rtt.timers(config_.reorder_delay)));
   } else {
     ForeignShard& shard = operation.foreign(from);
     fresh = operation.accept_reduced(now, run);
-    peers_[from].window.on_credit(fresh);
-    const std::uint32_t chunk = run.header.offset / config_.payload_bytes / shard.shard().chunk_packets;
-    if (const auto sent_at = shard.clean_sent_at(chunk); sent_at && fresh != 0) {
-      peers_[from].rtt.sample(Duration::micros(static_cast<std::int32_t>(as_timestamp(now) - *sent_at)));
+    const std::uint32_t last = run.header.offset / config_.payload_bytes + run.packets - 1;
+    if (const std::uint32_t sent_at = shard.sent_at(last); sent_at != 0 && fresh != 0) {
+      peers_[from].window.on_returned(sent_at);
+      peers_[from].stuck_since = Time::never();
     }
-    schedule(shard.flow().request_due(peers_[from].rtt.repair_timeout(), config_.reorder_delay));
+    schedule(shard.flow().request_due(peers_[from].rtt.timers(config_.reorder_delay)));
   }
   if (fresh == 0) stats_.duplicate_packets += run.packets;
   if ((run.header.flags & kFlagResent) != 0) {
     operation.repaired_bytes += fresh;
     stats_.repaired_bytes += fresh;
-    // What the peer sends us for its shard is clocked by what we send it.
-    if (fresh != 0 && run.header.type == PacketType::Reduced)
-      peers_[from].window.on_loss(now, peers_[from].rtt);
   }
   finish_if_complete(now, operation);
 }
@@ -148,22 +202,34 @@ void Endpoint::handle_request(Time now, const Run& run) {
   }
   if (rejected_.contains(run.operation)) return answer_rejected(run.operation, run.header.sender);
   const Rank from = run.header.sender;
-  const auto min_age = static_cast<std::uint32_t>(peers_[from].rtt.repair_timeout().ns / 2000);
+  const auto min_age = static_cast<std::uint32_t>(peers_[from].rtt.repair_timeout().ns / 1000);
   const RequestContext context{from, body->newest, as_timestamp(now), min_age};
   const Operation* operation = find(run.operation);
+  const bool contribution = body->wanted == PacketType::Contribution;
+  if (operation != nullptr && contribution && operation->abstains()) {
+    controls_.push_back({PacketType::Abstain, from, run.operation, {}, {}, 0});
+    return;
+  }
+  if (operation == nullptr && run.operation < next_operation_ &&
+      (contribution || !archive_.holds(run.operation))) {
+    controls_.push_back({PacketType::Gone, from, run.operation, {}, {}, 0});
+    return;
+  }
+  std::size_t lost = 0;
   for (std::size_t i = 0; i < body->entries; ++i) {
     const RequestEntry entry = decode_entry(payload, i);
     std::uint64_t packets = 0;
     if (operation != nullptr) {
-      packets = body->wanted == PacketType::Reduced ? operation->owned().to_repair(entry, context)
-                                                    : operation->foreign(from).to_repair(entry, context);
-    } else if (body->wanted == PacketType::Reduced && archive_.holds(run.operation)) {
+      packets = contribution ? operation->foreign(from).to_repair(entry, context)
+                             : operation->owned().to_repair(entry, context);
+    } else if (!contribution && archive_.holds(run.operation)) {
       packets = archive_.to_repair(run.operation, entry, context);
     }
     if (packets == 0) continue;
     repairs_.push_back({body->wanted, run.operation, from, entry.chunk, packets});
-    if (body->wanted == PacketType::Contribution) peers_[from].window.on_loss(now, peers_[from].rtt);
+    lost += static_cast<std::size_t>(std::popcount(packets));
   }
+  if (lost != 0 && operation != nullptr) peers_[from].window.on_loss(now, lost);
 }
 
 void Endpoint::handle_reject(Time now, const Run& run) {
@@ -181,12 +247,33 @@ void Endpoint::handle_reject(Time now, const Run& run) {
 /// not come.
 void Endpoint::handle_goodbye(Time now, Rank peer) {
   peers_[peer].left = true;
-  std::vector<Operation*> deserted;
+  std::vector<Operation*> deserted, bounded;
   for (const auto& [_, operation] : operations_) {
     const bool needed = !operation->owned().flow(peer).complete() || !operation->foreign(peer).complete();
-    if (needed) deserted.push_back(operation.get());
+    if (needed) (operation->bound() ? bounded : deserted).push_back(operation.get());
   }
   for (Operation* operation : deserted) fail_deserted(now, *operation, peer);
+  for (Operation* operation : bounded) {
+    operation->exclude(peer);
+    finish_if_complete(now, *operation);
+  }
+}
+
+void Endpoint::handle_abstention(Time now, const Run& run) {
+  Operation* operation = find(run.operation);
+  if (operation == nullptr) return keep_for_later(run);
+  operation->note_abstention(run);
+  finish_if_complete(now, *operation);
+}
+
+/// The sender is through with an operation and has nothing of it left.
+void Endpoint::handle_gone(Time now, const Run& run) {
+  Operation* operation = find(run.operation);
+  if (operation == nullptr || !operation->descriptor().bounded) return;
+  operation->peer_is_through(run.header.sender);
+  operation->write_off(run.header.sender);
+  if (operation->lacks(run.header.sender)) operation->note_closed(ClosedBy::Early);
+  finish_if_complete(now, *operation);
 }
 
 }  // namespace optireduce

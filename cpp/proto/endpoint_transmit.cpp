@@ -1,4 +1,6 @@
 // The part of Endpoint that decides what to send next.
+#include <algorithm>
+
 #include "proto/endpoint.h"
 
 namespace optireduce {
@@ -11,7 +13,9 @@ constexpr std::size_t kMaxRequestEntries = 96;
 
 bool Endpoint::poll_transmit(Time now, Transmit& out) {
   out.clear();
-  return transmit_control(now, out) || transmit_repair(now, out) || transmit_data(now, out);
+  if (transmit_control(now, out) || transmit_repair(now, out) || transmit_data(now, out)) return true;
+  note_held_back(now);
+  return false;
 }
 
 bool Endpoint::transmit_control(Time now, Transmit& out) {
@@ -40,7 +44,8 @@ bool Endpoint::fill_request(Time now, const Control& control, Transmit& out) {
   const Peer& peer = peers_[control.to];
   const std::size_t room = (config_.payload_bytes - RequestBody::kFixedBytes) / RequestBody::kEntryBytes;
   missing_.clear();
-  flow.take_missing(now, peer.rtt.repair_timeout(), std::min(room, kMaxRequestEntries), missing_);
+  flow.take_missing(now, peer.rtt.timers(config_.reorder_delay), std::min(room, kMaxRequestEntries),
+                    missing_);
   if (missing_.empty()) return false;
   out.control.resize(RequestBody::kFixedBytes + missing_.size() * RequestBody::kEntryBytes);
   encode_request({peer.newest, control.wanted, missing_.size()}, out.control.data());
@@ -55,6 +60,8 @@ bool Endpoint::fill_request(Time now, const Control& control, Transmit& out) {
 void Endpoint::fill_control(Time now, const Control& control, std::size_t payload_bytes, Transmit& out) {
   Header header = header_for(control.type, control.operation, next_timestamp(now));
   header.length = static_cast<std::uint16_t>(payload_bytes);
+  header.flags = control.flags;
+  add_echo(now, peers_[control.to], header);
   Segment& segment = out.segments.emplace_back();
   encode(header, config_.token, segment.header.data());
   segment.payload = std::span<const std::byte>(out.control.data(), payload_bytes);
@@ -63,8 +70,8 @@ void Endpoint::fill_control(Time now, const Control& control, std::size_t payloa
 }
 
 bool Endpoint::transmit_repair(Time now, Transmit& out) {
-  while (!repairs_.empty()) {
-    Repair& repair = repairs_.front();
+  for (auto next = repairs_.begin(); next != repairs_.end();) {
+    Repair& repair = *next;
     Operation* operation = find(repair.operation);
     if (operation != nullptr && repair.type == PacketType::Contribution) {
       // What came back reduced since the request was made has been overwritten and is not needed.
@@ -74,15 +81,23 @@ bool Endpoint::transmit_repair(Time now, Transmit& out) {
         repair.packets != 0 && (operation != nullptr || repair.type == PacketType::Reduced);
     if (operation != nullptr && available) operation->fill_repair(repair, batch_);
     if (!available || (operation == nullptr && !archive_.fill_repair(repair, batch_))) {
-      repairs_.pop_front();
+      next = repairs_.erase(next);
+      continue;
+    }
+    const SendWindow& window = peers_[repair.to].window;
+    batch_.packets = std::min(batch_.packets, window.batch_packets());
+    if (!window.admits_repair(batch_.type, batch_.bytes())) {
+      note_held_back(now, peers_[repair.to]);
+      ++next;
       continue;
     }
     const std::uint32_t timestamp = next_timestamp(now);
     operation != nullptr ? operation->stamp(batch_, timestamp) : archive_.stamp(batch_, timestamp);
-    fill_data(batch_, timestamp, out);
-    for (const Segment& segment : out.segments) stats_.resent_bytes += segment.payload.size();
+    note_batch_sent(batch_, timestamp);
+    fill_data(now, batch_, timestamp, out);
+    stats_.resent_bytes += batch_.bytes();
     repair.packets &= ~Shard::mask_of(batch_.first_packet % batch_.shard.chunk_packets, batch_.packets);
-    if (repair.packets == 0) repairs_.pop_front();
+    if (repair.packets == 0) repairs_.erase(next);
     return true;
   }
   return false;
@@ -92,32 +107,59 @@ bool Endpoint::transmit_data(Time now, Transmit& out) {
   Operation* sender = nullptr;
   // Reduced packets first, of any operation: everybody waits for them.
   for (const auto& [number, operation] : operations_) {
-    if (!operation->next_reduced(batch_)) continue;
+    if (!operation->next_reduced(peers_, batch_)) continue;
     sender = operation.get();
     break;
   }
-  blocked_.assign(config_.size, false);
+  if (sender == nullptr) blocked_.assign(config_.size, false);
   for (auto next = operations_.begin(); sender == nullptr && next != operations_.end(); ++next) {
-    if (!next->second->next_contribution(peers_, blocked_, batch_)) continue;
-    sender = next->second.get();
-    const std::uint32_t last = batch_.first_packet + batch_.packets - 1;
-    peers_[batch_.to.front()].window.on_sent(batch_.shard.offset_of(last) + batch_.shard.length_of(last) -
-                                             batch_.shard.offset_of(batch_.first_packet));
+    if (next->second->next_contribution(peers_, blocked_, batch_)) sender = next->second.get();
   }
   if (sender == nullptr) return false;
   const std::uint32_t timestamp = next_timestamp(now);
   sender->stamp(batch_, timestamp);
-  fill_data(batch_, timestamp, out);
+  note_batch_sent(batch_, timestamp);
+  fill_data(now, batch_, timestamp, out);
   finish_if_complete(now, *sender);
   return true;
 }
 
-void Endpoint::fill_data(const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out) {
+/// Charges the windows, and asks for an answer where they are full now.
+void Endpoint::note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp) {
+  for (Rank rank : batch.to) {
+    SendWindow& window = peers_[rank].window;
+    window.on_sent(batch.type, timestamp, batch.bytes(), batch.resent());
+    batch.flags |= window.wanted_answers(batch.type, batch.bytes());
+    if (batch.type == PacketType::Reduced) peers_[rank].go_on_due = Time::never();
+  }
+}
+
+/// Notices what could be sent if the windows let it.
+void Endpoint::note_held_back(Time now) {
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    Peer& peer = peers_[rank];
+    if (rank == config_.rank || !peer.present()) continue;
+    const bool held_back = std::any_of(operations_.begin(), operations_.end(),
+                                       [&](const auto& entry) { return entry.second->holds_back(rank); });
+    if (held_back) note_held_back(now, peer);
+  }
+}
+
+void Endpoint::note_held_back(Time now, Peer& peer) {
+  peer.window.on_held_back();
+  if (peer.stuck_since != Time::never()) return;
+  peer.stuck_since = now;
+  schedule(now + silence_limit(peer));
+}
+
+void Endpoint::fill_data(Time now, const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out) {
   Header header = header_for(batch.type, batch.operation, timestamp);
   header.descriptor = batch.descriptor;
   header.shard = batch.shard_index;
   header.ack = batch.ack;
-  header.flags = batch.resent ? kFlagResent : std::uint8_t{0};
+  header.count = batch.count;
+  header.flags = batch.flags;
+  if (batch.to.size() == 1) add_echo(now, peers_[batch.to.front()], header);
   const std::uint32_t origin = batch.shard.offset_of(batch.first_packet);
   for (std::uint32_t packet = batch.first_packet; packet < batch.first_packet + batch.packets; ++packet) {
     header.offset = batch.shard.offset_of(packet);
@@ -130,6 +172,14 @@ void Endpoint::fill_data(const OutgoingBatch& batch, std::uint32_t timestamp, Tr
   note_sent(out);
 }
 
+/// Tells one peer what we have seen of it, and how long ago.
+void Endpoint::add_echo(Time now, const Peer& peer, Header& header) const {
+  if (!peer.heard) return;
+  header.flags |= kFlagEcho;
+  header.echo = peer.newest;
+  header.hold = static_cast<std::uint16_t>(std::min<std::int64_t>((now - peer.newest_at).ns / 1000, 65'535));
+}
+
 Header Endpoint::header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const {
   Header header;
   header.type = type;
@@ -137,6 +187,9 @@ Header Endpoint::header_for(PacketType type, std::uint64_t operation, std::uint3
   header.operation = static_cast<std::uint32_t>(operation);
   header.timestamp = timestamp;
   header.completed = static_cast<std::uint32_t>(completed_);
+  header.bound = timeouts_.bound_code();
+  header.early = timeouts_.early_code();
+  header.incast = incast_.code();
   return header;
 }
 
@@ -150,7 +203,10 @@ void Endpoint::note_sent(const Transmit& out) {
   stats_.packets_sent += out.segments.size() * out.to.size();
   for (const Segment& segment : out.segments)
     stats_.payload_bytes_sent += segment.payload.size() * out.to.size();
-  for (Rank peer : out.to) peers_[peer].told = completed_;
+  for (Rank peer : out.to) {
+    peers_[peer].told = completed_;
+    if (out.to.size() == 1) peers_[peer].answer_due = Time::never();  // it carried an echo
+  }
 }
 
 }  // namespace optireduce

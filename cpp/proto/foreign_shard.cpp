@@ -7,39 +7,55 @@
 #include "kernels/reduce.h"
 
 namespace optireduce {
+namespace {
+
+/// The last percent of the packets, at least one, carries the mark.
+bool is_last_percent(const Shard& shard, std::uint32_t end) {
+  return end + shard.packets() / 100 >= shard.packets();
+}
+
+}  // namespace
 
 ForeignShard::ForeignShard(const Shard& shard, std::byte* data, Time now)
-    : shard_(shard), data_(data + shard.begin), flow_(shard, now), sent_(shard.chunks()) {}
+    : shard_(shard), data_(data + shard.begin), flow_(shard, now), sent_at_(shard.packets(), 0) {}
 
 bool ForeignShard::next_batch(const SendWindow& window, OutgoingBatch& batch) {
+  // What its owner has reduced without us is overwritten here, and late there.
+  while (!all_sent() && answered(next_packet_)) ++next_packet_;
   if (all_sent()) return false;
   const std::uint32_t chunk_end = (next_packet_ / shard_.chunk_packets + 1) * shard_.chunk_packets;
-  const std::uint32_t end = std::min({shard_.packets(), chunk_end, next_packet_ + window.batch_packets()});
-  const std::uint32_t bytes =
-      shard_.offset_of(end - 1) + shard_.length_of(end - 1) - shard_.offset_of(next_packet_);
-  if (!window.admits(bytes)) return false;
+  const std::uint32_t most = std::min({shard_.packets(), chunk_end, next_packet_ + window.batch_packets()});
+  std::uint32_t end = next_packet_ + 1;
+  while (end < most && !answered(end)) ++end;
   batch.shard = shard_;
   batch.first_packet = next_packet_;
   batch.packets = end - next_packet_;
+  if (!window.admits(PacketType::Contribution, batch.bytes())) return false;
   batch.data = data_ + shard_.offset_of(next_packet_);
   batch.ack = flow_.whole_chunks();
+  batch.flags = is_last_percent(shard_, end) ? kFlagLast : std::uint8_t{0};
   next_packet_ = end;
-  sent_bytes_ += bytes;
   return true;
 }
 
-void ForeignShard::stamp(std::uint32_t first_packet, std::uint32_t timestamp, bool resent) {
-  Sent& sent = sent_[first_packet / shard_.chunk_packets];
-  sent = {timestamp, sent.again || resent};
+void ForeignShard::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
+  std::fill_n(sent_at_.begin() + batch.first_packet, batch.packets, timestamp);
+  last_sent_at_ = timestamp;
+  sent_any_ = true;
 }
 
 std::uint64_t ForeignShard::to_repair(const RequestEntry& entry, const RequestContext& context) const {
-  if (entry.chunk >= sent_.size() || entry.chunk * shard_.chunk_packets >= next_packet_) return 0;
-  const std::uint32_t sent_packets =
-      std::min(shard_.packets_in(entry.chunk), next_packet_ - entry.chunk * shard_.chunk_packets);
-  if (!context.is_lost(sent_[entry.chunk].at)) return 0;
-  // What came back reduced has been overwritten, and its owner cannot miss it.
-  return entry.missing & Shard::mask_of(0, sent_packets) & ~flow_.received(entry.chunk);
+  if (entry.chunk >= shard_.chunks()) return 0;
+  std::uint64_t lost = 0;
+  // What came back reduced has been overwritten, and its owner does not miss it.
+  const std::uint64_t wanted = entry.missing & shard_.full_mask(entry.chunk) & ~flow_.received(entry.chunk);
+  for (std::uint64_t rest = wanted; rest != 0; rest &= rest - 1) {
+    const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
+    const std::uint32_t packet = entry.chunk * shard_.chunk_packets + bit;
+    if (packet >= next_packet_) break;
+    if (context.is_lost(sent_at_[packet])) lost |= std::uint64_t{1} << bit;
+  }
+  return lost;
 }
 
 const std::byte* ForeignShard::chunk_data(std::uint32_t chunk) const {
@@ -62,14 +78,20 @@ std::uint32_t ForeignShard::accept(Time now, std::uint32_t first_packet, const R
     }
   }
   if (stream) finish_streaming();
-  const std::uint32_t bytes = fresh == 0 ? 0 : shard_.bytes_of(chunk, fresh);
-  received_bytes_ += bytes;
-  return bytes;
+  return fresh == 0 ? 0 : shard_.bytes_of(chunk, fresh);
 }
 
-std::optional<std::uint32_t> ForeignShard::clean_sent_at(std::uint32_t chunk) const {
-  if (sent_[chunk].again) return std::nullopt;
-  return sent_[chunk].at;
+void ForeignShard::zero_missing(Rank owner, std::vector<Hole>& holes) {
+  flow_.for_each_hole([&](std::uint32_t first, std::uint32_t packets) {
+    const std::uint32_t last = first + packets - 1;
+    const std::uint32_t bytes = shard_.offset_of(last) + shard_.length_of(last) - shard_.offset_of(first);
+    std::memset(data_ + shard_.offset_of(first), 0, bytes);
+    holes.push_back({PacketType::Reduced, owner, first, packets});
+  });
+}
+
+std::optional<std::uint32_t> ForeignShard::last_sent_at() const {
+  return sent_any_ ? std::optional(last_sent_at_) : std::nullopt;
 }
 
 }  // namespace optireduce

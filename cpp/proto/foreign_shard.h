@@ -8,6 +8,7 @@
 
 #include "proto/inbound_flow.h"
 #include "proto/outgoing.h"
+#include "proto/report.h"
 #include "proto/run.h"
 
 namespace optireduce {
@@ -19,39 +20,44 @@ class ForeignShard {
 
   /// The next contribution, if the window admits it. Contributions leave in order.
   bool next_batch(const SendWindow& window, OutgoingBatch& batch);
-  void stamp(std::uint32_t first_packet, std::uint32_t timestamp, bool resent);
+  void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
   std::uint64_t to_repair(const RequestEntry& entry, const RequestContext& context) const;
   const std::byte* chunk_data(std::uint32_t chunk) const;
 
+  /// The owner does not want our contribution any more.
+  void stop_sending() { next_packet_ = shard_.packets(); }
+
   /// Puts reduced packets into the bucket. Our own contribution to them is not needed any more: the owner had
-  /// it. Returns how many bytes were new. `stream` keeps them out of the cache.
+  /// it, or did without. Returns how many bytes were new. `stream` keeps them out of the cache.
   std::uint32_t accept(Time now, std::uint32_t first_packet, const Run& run, bool stream);
 
-  /// When the chunk's contribution was sent, if it was sent once only: a clean sample of the turnaround.
-  std::optional<std::uint32_t> clean_sent_at(std::uint32_t chunk) const;
+  /// What has not come will not come: it becomes zero, and is returned as holes of `owner`.
+  void zero_missing(Rank owner, std::vector<Hole>& holes);
+
+  /// When a packet's contribution was last sent; 0 if it was not.
+  std::uint32_t sent_at(std::uint32_t packet) const { return sent_at_[packet]; }
+  /// When anything was last sent; nothing if nothing was.
+  std::optional<std::uint32_t> last_sent_at() const;
 
   bool complete() const { return flow_.complete(); }
   std::uint32_t sent_packets() const { return next_packet_; }
   bool all_sent() const { return next_packet_ == shard_.packets(); }
-  /// Contributed bytes that have not come back reduced.
-  std::size_t outstanding_bytes() const { return sent_bytes_ - received_bytes_; }
   const Shard& shard() const { return shard_; }
   InboundFlow& flow() { return flow_; }
   const InboundFlow& flow() const { return flow_; }
 
  private:
-  struct Sent {
-    std::uint32_t at = 0;
-    bool again = false;
-  };
+  bool answered(std::uint32_t packet) const {
+    return (flow_.received(packet / shard_.chunk_packets) >> packet % shard_.chunk_packets & 1) != 0;
+  }
 
   Shard shard_;
   std::byte* data_ = nullptr;
   InboundFlow flow_;
-  std::vector<Sent> sent_;  // by chunk
+  std::vector<std::uint32_t> sent_at_;  // by packet; 0: not sent
   std::uint32_t next_packet_ = 0;
-  std::size_t sent_bytes_ = 0;
-  std::size_t received_bytes_ = 0;
+  std::uint32_t last_sent_at_ = 0;
+  bool sent_any_ = false;
 };
 
 }  // namespace optireduce

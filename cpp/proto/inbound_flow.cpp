@@ -7,6 +7,8 @@ namespace optireduce {
 namespace {
 
 constexpr int kMaxDoublings = 6;
+/// A lossy network loses requests and answers too: the first few are repeated without doubling the wait.
+constexpr int kPatientRequests = 2;
 /// A peer that was late for seconds must not wait for seconds more when its first packet after that is lost.
 constexpr Duration kMaxPatience = Duration::millis(200);
 
@@ -35,6 +37,14 @@ std::uint64_t InboundFlow::accept(Time now, std::uint32_t chunk, std::uint64_t p
   return fresh;
 }
 
+void InboundFlow::give_up(std::uint32_t chunk, std::uint64_t packets) {
+  const std::uint64_t given_up = packets & ~received_[chunk];
+  received_[chunk] |= given_up;
+  missing_packets_ -= static_cast<std::uint32_t>(std::popcount(given_up));
+  while (first_hole_ < received_.size() && received_[first_hole_] == shard_.full_mask(first_hole_))
+    ++first_hole_;
+}
+
 void InboundFlow::note_gap(Time now, std::uint32_t chunk) {
   const auto chunks = static_cast<std::uint32_t>(received_.size());
   while (first_hole_ < chunks && received_[first_hole_] == shard_.full_mask(first_hole_)) ++first_hole_;
@@ -49,19 +59,22 @@ void InboundFlow::note_gap(Time now, std::uint32_t chunk) {
   }
 }
 
-Time InboundFlow::request_due(Duration repair_timeout, Duration reorder_delay) const {
+Time InboundFlow::request_due(const RepairTimers& timers) const {
   if (complete()) return Time::never();
-  const Duration doubled = repair_timeout * (std::int64_t{1} << std::min(requests_in_vain_, kMaxDoublings));
-  const Duration patience = std::min(doubled, std::max(repair_timeout, kMaxPatience));
-  const Time silence_ends = std::max(progress_at_, requested_at_) + patience;
-  const Time retry = has_gap() ? std::min(silence_ends, requested_at_ + patience) : silence_ends;
-  return has_fresh_gap() ? std::min(retry, fresh_gap_since_ + reorder_delay) : retry;
+  if (urgent_) return requested_at_;
+  const int doublings = std::clamp(requests_in_vain_ - kPatientRequests, 0, kMaxDoublings);
+  const auto doubled = [&](Duration wait) {
+    return std::min(wait * (std::int64_t{1} << doublings), std::max(wait, kMaxPatience));
+  };
+  const Time silence_ends = std::max(progress_at_, requested_at_) + doubled(timers.silence);
+  const Time retry = has_gap() ? std::min(silence_ends, requested_at_ + doubled(timers.retry)) : silence_ends;
+  return has_fresh_gap() ? std::min(retry, fresh_gap_since_ + timers.reorder) : retry;
 }
 
-void InboundFlow::take_missing(Time now, Duration repair_timeout, std::size_t limit,
+void InboundFlow::take_missing(Time now, const RepairTimers& timers, std::size_t limit,
                                std::vector<RequestEntry>& out) {
-  const bool silent = now - progress_at_ >= repair_timeout;
-  const bool only_fresh = has_fresh_gap() && now - requested_at_ < repair_timeout;
+  const bool silent = urgent_ || now - progress_at_ >= timers.silence;
+  const bool only_fresh = !urgent_ && has_fresh_gap() && now - requested_at_ < timers.retry;
   const auto chunks = static_cast<std::uint32_t>(received_.size());
   const std::uint32_t first = only_fresh ? std::max(first_hole_, requested_chunks_) : first_hole_;
   const std::uint32_t end = silent ? chunks : std::min(chunks, highest_chunk_ + 1);
@@ -73,6 +86,7 @@ void InboundFlow::take_missing(Time now, Duration repair_timeout, std::size_t li
   }
   requested_chunks_ = std::max(requested_chunks_, std::min(chunk, highest_chunk_ + 1));
   fresh_gap_since_ = Time::never();
+  urgent_ = false;
   requested_at_ = now;
   ++requests_in_vain_;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "proto/packet.h"
+#include "proto/rtt.h"
 #include "proto/schedule.h"
 #include "proto/time.h"
 
@@ -20,20 +21,33 @@ class InboundFlow {
   /// Marks packets as received; returns those that are new.
   std::uint64_t accept(Time now, std::uint32_t chunk, std::uint64_t packets);
 
+  /// Packets that are not wanted any more, whether they came or not.
+  void give_up(std::uint32_t chunk, std::uint64_t packets);
+
+  /// Nothing more is wanted.
   bool complete() const { return missing_packets_ == 0; }
   bool empty() const { return missing_packets_ == shard_.packets(); }
   std::uint64_t received(std::uint32_t chunk) const { return received_[chunk]; }
   /// Chunks from the start of the shard that have no hole.
   std::uint32_t whole_chunks() const { return first_hole_; }
   std::uint32_t missing_packets() const { return missing_packets_; }
+  /// Calls visit(first packet of the shard, packets) for every run of packets that are missing.
+  template <typename Visit>
+  void for_each_hole(Visit visit) const;
+
+  /// The sender has sent nearly everything (the last-percentile mark).
+  void mark_last() { seen_last_ = true; }
+  bool seen_last() const { return seen_last_; }
+  /// The sender has sent all that it will send of its own accord: what is missing can be asked for at once.
+  void hurry() { urgent_ = true; }
 
   /// When to ask for missing packets. A gap below something that arrived is soon suspicious; silence only
-  /// after `repair_timeout`, doubled for each request in vain.
-  Time request_due(Duration repair_timeout, Duration reorder_delay) const;
+  /// after a while, doubled for requests in vain.
+  Time request_due(const RepairTimers& timers) const;
 
   /// Lists what to ask for now (at most `limit` entries) and restarts the timer. After a silence longer than
-  /// `repair_timeout` that includes all that lies beyond what was seen: the sender knows what it has sent.
-  void take_missing(Time now, Duration repair_timeout, std::size_t limit, std::vector<RequestEntry>& out);
+  /// `timers.silence` that includes all that lies beyond what was seen: the sender knows what it has sent.
+  void take_missing(Time now, const RepairTimers& timers, std::size_t limit, std::vector<RequestEntry>& out);
 
  private:
   bool has_fresh_gap() const { return fresh_gap_since_ != Time::never(); }
@@ -51,6 +65,23 @@ class InboundFlow {
   Time progress_at_;
   Time requested_at_;
   int requests_in_vain_ = 0;
+  bool seen_last_ = false;
+  bool urgent_ = false;
 };
+
+template <typename Visit>
+void InboundFlow::for_each_hole(Visit visit) const {
+  std::uint32_t first = 0, count = 0;
+  for (std::uint32_t packet = 0; packet < shard_.packets() && missing_packets_ != 0; ++packet) {
+    const std::uint64_t bit = std::uint64_t{1} << packet % shard_.chunk_packets;
+    const bool missing = (received_[packet / shard_.chunk_packets] & bit) == 0;
+    if (missing && count++ == 0) first = packet;
+    if (!missing && count != 0) {
+      visit(first, count);
+      count = 0;
+    }
+  }
+  if (count != 0) visit(first, count);
+}
 
 }  // namespace optireduce

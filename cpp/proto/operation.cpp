@@ -18,21 +18,26 @@ std::string describe(const Descriptor& descriptor) {
 }
 
 Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::byte* data,
-                     const EndpointConfig& config, Time now, Duration timeout)
+                     const EndpointConfig& config, Time now, const StartOptions& options)
     : number_(number),
       descriptor_(descriptor),
       me_(config.rank),
       size_(config.size),
+      weight_(options.weight),
       started_(now),
-      deadline_(now + timeout),
+      deadline_(now + options.timeout),
+      progress_at_(now),
       schedule_(descriptor, number, config.size, config.payload_bytes),
-      owned_(schedule_.shard(schedule_.shard_of(me_)), me_, size_, descriptor, data, now),
+      owned_(schedule_.shard(schedule_.shard_of(me_)), me_, size_, descriptor, options.weight, data, now),
       foreign_(size_),
+      written_off_(size_, false),
+      first_seen_(size_, Time::never()),
       turn_(me_) {
   for (Rank owner = 0; owner < size_; ++owner) {
     if (owner == me_) continue;
     foreign_[owner] = ForeignShard(schedule_.shard(schedule_.shard_of(owner)), data, now);
     if (!foreign_[owner].complete()) ++foreign_incomplete_;
+    if (abstains()) foreign_[owner].stop_sending();
   }
 }
 
@@ -44,34 +49,46 @@ bool Operation::fits(const Run& run) const {
   const std::uint32_t first = run.header.offset / shard.payload_bytes;
   const std::uint32_t last = first + run.packets - 1;
   if (last >= shard.packets() || first / shard.chunk_packets != last / shard.chunk_packets) return false;
-  // A sum that lacks our contribution cannot be.
-  if (owner != me_ && last >= foreign_[owner].sent_packets()) return false;
+  // Without a deadline a sum that lacks our contribution cannot be.
+  if (!descriptor_.bounded && owner != me_ && last >= foreign_[owner].sent_packets()) return false;
   return run.last_length == shard.length_of(last) &&
          (run.packets == 1 || run.header.length == shard.payload_bytes);
 }
 
 std::uint32_t Operation::accept_contribution(Time now, const Run& run) {
-  owned_.note_ack(run.header.sender, run.header.ack);
-  return owned_.accept(now, run.header.sender, run.header.offset / owned_.shard().payload_bytes, run);
+  const Rank from = run.header.sender;
+  first_seen_[from] = std::min(first_seen_[from], run.received_at);
+  owned_.note_ack(from, run.header.ack);
+  if ((run.header.flags & kFlagLast) != 0) owned_.flow(from).mark_last();
+  const std::uint32_t fresh = owned_.accept(now, from, run.header.offset / owned_.shard().payload_bytes, run);
+  if (fresh != 0) progress_at_ = now;
+  return fresh;
+}
+
+void Operation::note_abstention(const Run& run) {
+  const Rank from = run.header.sender;
+  first_seen_[from] = std::min(first_seen_[from], run.received_at);
+  owned_.note_abstention(from);
 }
 
 std::uint32_t Operation::accept_reduced(Time now, const Run& run) {
-  ForeignShard& shard = foreign_[run.header.sender];
+  const Rank owner = run.header.sender;
+  first_seen_[owner] = std::min(first_seen_[owner], run.received_at);
+  ForeignShard& shard = foreign_[owner];
   if (shard.complete()) return 0;
+  if ((run.header.flags & kFlagLast) != 0) shard.flow().mark_last();
   const std::uint32_t packet = run.header.offset / shard.shard().payload_bytes;
   const std::uint32_t bytes = shard.accept(now, packet, run, schedule_.bytes() >= kStreamAboveBytes);
-  if (shard.complete()) --foreign_incomplete_;
+  if (bytes != 0) progress_at_ = now;
+  lost_contribution_bytes_ += std::uint64_t{bytes} * run.header.count;
+  if (shard.complete() && !written_off_[owner]) --foreign_incomplete_;
   return bytes;
 }
 
-bool Operation::next_reduced(OutgoingBatch& batch) {
-  if (!owned_.next_batch(batch)) return false;
+bool Operation::next_reduced(const std::vector<Peer>& peers, OutgoingBatch& batch) {
+  if (!owned_.next_batch(peers, batch)) return false;
   label(batch, PacketType::Reduced, owned_index());
-  batch.resent = false;
   batch.ack = 0;
-  batch.to.clear();
-  for (Rank offset = 1; offset < size_; ++offset)
-    batch.to.push_back(static_cast<Rank>((me_ + offset) % size_));
   return true;
 }
 
@@ -85,7 +102,7 @@ bool Operation::next_contribution(const std::vector<Peer>& peers, std::vector<bo
       continue;
     }
     label(batch, PacketType::Contribution, foreign_index(turn_));
-    batch.resent = false;
+    batch.count = weight_;
     batch.to.assign(1, turn_);
     return true;
   }
@@ -100,10 +117,12 @@ void Operation::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
       reduced ? owned_.chunk_data(repair.chunk) : foreign_[owner].chunk_data(repair.chunk);
   const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(repair.packets));
   batch.first_packet = repair.chunk * batch.shard.chunk_packets + first_bit;
-  batch.packets = static_cast<std::uint32_t>(std::countr_one(repair.packets >> first_bit));
+  const auto run = static_cast<std::uint32_t>(std::countr_one(repair.packets >> first_bit));
+  batch.packets = reduced ? owned_.equal_run(batch.first_packet, run) : run;
+  batch.count = reduced ? owned_.lost_in(batch.first_packet) : weight_;
   batch.data = chunk + batch.shard.offset_of(first_bit);
   batch.ack = reduced ? 0 : foreign_[owner].flow().whole_chunks();
-  batch.resent = true;
+  batch.flags = kFlagResent;
   batch.to.assign(1, repair.to);
   label(batch, repair.type, schedule_.shard_of(owner));
 }
@@ -117,11 +136,9 @@ void Operation::label(OutgoingBatch& batch, PacketType type, Rank shard_index) c
 
 void Operation::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
   if (batch.type == PacketType::Contribution) {
-    foreign_[batch.to.front()].stamp(batch.first_packet, timestamp, batch.resent);
-  } else if (batch.resent) {
-    owned_.stamp_repair(batch.to.front(), batch.first_packet / batch.shard.chunk_packets, timestamp);
+    foreign_[batch.to.front()].stamp(batch, timestamp);
   } else {
-    owned_.stamp(batch.first_packet, timestamp);
+    owned_.stamp(batch, timestamp);
   }
 }
 
@@ -143,12 +160,127 @@ std::vector<Rank> Operation::waiting_for() const {
   return furthest_behind.empty() ? reduced : furthest_behind;
 }
 
-bool Operation::waits_for_contributions() const {
-  for (Rank peer = 0; peer < size_; ++peer) {
-    if (peer != me_ && !owned_.flow(peer).complete()) return true;
-  }
-  return false;
+// ---- Who takes part
+
+void Operation::exclude(Rank peer) {
+  excluded_.push_back(peer);
+  owned_.excuse(peer);
+  owned_.stop_sending_to(peer);
+  foreign_[peer].stop_sending();
+  write_off(peer);
 }
+
+void Operation::peer_is_through(Rank peer) {
+  owned_.stop_waiting_for(peer);
+  owned_.stop_sending_to(peer);
+  foreign_[peer].stop_sending();
+  foreign_[peer].flow().hurry();
+}
+
+void Operation::write_off(Rank owner) {
+  if (!open(owner)) return;
+  written_off_[owner] = true;
+  --foreign_incomplete_;
+}
+
+Duration Operation::behind() const {
+  std::vector<Time> seen;
+  for (Rank peer = 0; peer < size_; ++peer) {
+    if (peer != me_ && heard(peer)) seen.push_back(first_seen_[peer]);
+  }
+  if (seen.empty()) return {};
+  const auto middle = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
+  std::nth_element(seen.begin(), middle, seen.end());
+  return started_ - *middle;
+}
+
+// ---- Time limits
+
+Time Operation::contributions_due() const {
+  const std::uint32_t packets = owned_.shard().packets();
+  if (owned_.unreduced_packets() == 0) return Time::never();
+  const Duration needed = bound_->drain * owned_.unreduced_packets() / packets;
+  const Time sent_by = hard_deadline() - bound_->margin;
+  return std::max(started_, sent_by - needed);
+}
+
+void Operation::close_due_contributions(Time now) {
+  const Time sent_by = hard_deadline() - bound_->margin;
+  const std::int64_t left = std::max<std::int64_t>((sent_by - now).ns, 0);
+  const std::int64_t drain = std::max<std::int64_t>(bound_->drain.ns, 1);
+  const double allowed =
+      static_cast<double>(owned_.shard().packets()) * static_cast<double>(left) / static_cast<double>(drain);
+  const auto most = static_cast<std::uint32_t>(
+      std::clamp(allowed, 0.0, static_cast<double>(owned_.unreduced_packets() - 1)));
+  closed_by_ = ClosedBy::Deadline;
+  owned_.close_down_to(most);
+}
+
+bool Operation::all_owners_seen_last() const {
+  for (Rank owner = 0; owner < size_; ++owner) {
+    if (owner != me_ && open(owner) && !foreign_[owner].flow().seen_last()) return false;
+  }
+  return true;
+}
+
+Time Operation::early_due(Duration repair_wait) const {
+  const bool contributions = owned_.unreduced_packets() != 0;
+  const bool all_sent = contributions ? owned_.seen_last() : all_owners_seen_last();
+  return all_sent ? progress_at_ + std::max(bound_->early_wait, repair_wait) : Time::never();
+}
+
+bool Operation::close_early() {
+  const bool contributions = owned_.unreduced_packets() != 0;
+  closed_by_ = std::max(closed_by_, ClosedBy::Early);
+  if (contributions) owned_.close_down_to(0);
+  return !contributions;
+}
+
+void Operation::close_all_contributions() {
+  closed_by_ = ClosedBy::Deadline;
+  owned_.close_down_to(0);
+}
+
+void Operation::settle_losses(Report& report) {
+  report.holes = owned_.holes();
+  for (Rank owner = 0; owner < size_; ++owner) {
+    if (owner != me_) foreign_[owner].zero_missing(owner, report.holes);
+  }
+  std::vector<PeerLoss> losses(size_);
+  for (const Hole& hole : report.holes) {
+    const bool reduced = hole.stage == PacketType::Reduced;
+    const Shard& shard = reduced ? foreign_[hole.peer].shard() : owned_.shard();
+    const std::uint32_t last = hole.first_packet + hole.packets - 1;
+    const std::uint64_t bytes =
+        shard.offset_of(last) + shard.length_of(last) - shard.offset_of(hole.first_packet);
+    (reduced ? losses[hole.peer].reduced_bytes : losses[hole.peer].contribution_bytes) += bytes;
+    if (reduced) report.reduced_lost_bytes += bytes;
+  }
+  for (Rank peer = 0; peer < size_; ++peer) {
+    losses[peer].peer = peer;
+    if (losses[peer].contribution_bytes + losses[peer].reduced_bytes != 0)
+      report.lost_by_peer.push_back(losses[peer]);
+  }
+  std::uint64_t lost = lost_contribution_bytes_;
+  for (std::uint32_t packet = 0; packet < owned_.shard().packets(); ++packet)
+    lost += std::uint64_t{owned_.lost_in(packet)} * owned_.shard().length_of(packet);
+  report.contributions_lost_bytes = (lost + size_ - 1) / size_;
+}
+
+double Operation::arrived_share() const {
+  std::uint64_t owed = 0, missing = 0;
+  for (Rank peer = 0; peer < size_; ++peer) {
+    if (peer == me_ || !heard(peer)) continue;
+    owed += owned_.shard().packets() + foreign_[peer].shard().packets();
+    missing += foreign_[peer].flow().missing_packets();
+  }
+  for (const Hole& hole : owned_.holes()) {
+    if (heard(hole.peer)) missing += hole.packets;
+  }
+  return owed == 0 ? 1.0 : 1.0 - static_cast<double>(missing) / static_cast<double>(owed);
+}
+
+// ---- For people
 
 std::string Operation::describe_wait(Rank peer) const {
   const auto progress = [](const InboundFlow& flow, const Shard& shard) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,21 +11,40 @@
 #include "proto/outgoing.h"
 #include "proto/owned_shard.h"
 #include "proto/packet.h"
+#include "proto/report.h"
 #include "proto/run.h"
 #include "proto/schedule.h"
 
 namespace optireduce {
 
+/// What a rank asks for.
+struct StartOptions {
+  Duration timeout;          // an operation that must be complete fails after it
+  std::uint16_t weight = 1;  // samples behind this rank's contribution; 0: it has none
+};
+
+/// The time limits of one operation.
+struct Bound {
+  Duration hard;        // tB: it ends, whatever is missing
+  Duration drain;       // how long sending a whole reduced shard takes
+  Duration margin;      // between the end of sending and the hard bound
+  Duration early;       // tC
+  Duration early_wait;  // x * tC: from the last news to the end, once nearly all has been sent
+};
+
 class Operation {
  public:
   Operation(std::uint64_t number, const Descriptor& descriptor, std::byte* data, const EndpointConfig& config,
-            Time now, Duration timeout);
+            Time now, const StartOptions& options);
 
   std::uint64_t number() const { return number_; }
   const Descriptor& descriptor() const { return descriptor_; }
   Time started() const { return started_; }
+  /// When it fails if it is not complete: for operations without a bound.
   Time deadline() const { return deadline_; }
   std::size_t bytes() const { return schedule_.bytes(); }
+  std::uint16_t weight() const { return weight_; }
+  bool abstains() const { return weight_ == 0; }
 
   Rank owned_index() const { return schedule_.shard_of(me_); }
   Rank foreign_index(Rank owner) const { return schedule_.shard_of(owner); }
@@ -34,15 +54,19 @@ class Operation {
   /// For runs that fit. Bytes that were new.
   std::uint32_t accept_contribution(Time now, const Run& run);
   std::uint32_t accept_reduced(Time now, const Run& run);
+  void note_abstention(const Run& run);
 
-  bool next_reduced(OutgoingBatch& batch);
+  /// Reduced packets for peers whose windows admit them.
+  bool next_reduced(const std::vector<Peer>& peers, OutgoingBatch& batch);
   /// A contribution to any owner whose window admits it, taking turns, starting with our neighbour so that
-  /// ranks do not all send to the same owner at once. Owners that wait for more room are marked as blocked: a
-  /// later operation that took the room left over could wait for us while we wait for it.
+  /// ranks do not all send to the same owner at once. Owners that wait for more room are marked as blocked:
+  /// an older operation always goes first.
   bool next_contribution(const std::vector<Peer>& peers, std::vector<bool>& blocked, OutgoingBatch& batch);
   /// Describes the first packets of `repair` to send again.
   void fill_repair(const Repair& repair, OutgoingBatch& batch) const;
   void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
+  /// Whether something waits for that peer's window.
+  bool holds_back(Rank peer) const { return !foreign_[peer].all_sent() || owned_.holds_back(peer); }
 
   bool complete() const;
   OwnedShard& owned() { return owned_; }
@@ -50,29 +74,84 @@ class Operation {
   ForeignShard& foreign(Rank owner) { return foreign_[owner]; }
   const ForeignShard& foreign(Rank owner) const { return foreign_[owner]; }
 
+  // ---- Who takes part
+
+  /// That rank is absent: neither waited for nor sent to.
+  void exclude(Rank peer);
+  const std::vector<Rank>& excluded() const { return excluded_; }
+  /// That rank is through with this operation: it contributes no more and needs nothing; what it has reduced
+  /// can be asked for.
+  void peer_is_through(Rank peer);
+  /// That rank's reduced shard will not come.
+  void write_off(Rank owner);
+  /// Whether anything of this operation has come from that rank.
+  bool heard(Rank peer) const { return first_seen_[peer] != Time::never(); }
+  /// How much later than the median of the ranks heard so far this one started; negative: earlier.
+  Duration behind() const;
+
+  // ---- Time limits
+
+  void set_bound(const Bound& bound) { bound_ = bound; }
+  /// Ends it earlier than its bound.
+  void hurry(Duration limit) { bound_->hard = std::min(bound_->hard, limit); }
+  const std::optional<Bound>& bound() const { return bound_; }
+  /// When the last packet came that was of use.
+  Time progress_at() const { return progress_at_; }
+  Time hard_deadline() const { return started_ + bound_->hard; }
+  /// When contributions have to be given up so that what was reduced still gets everywhere in time: the more
+  /// is unreduced, the earlier. Never, when nothing is.
+  Time contributions_due() const;
+  void close_due_contributions(Time now);
+  /// When nearly everything has been sent and waiting any longer does not pay; never, while some rank still
+  /// sends. `repair_wait`: how long repair may take.
+  Time early_due(Duration repair_wait) const;
+  /// All that is missing at the early deadline of stage 1 is given up. True if that was all there was to do.
+  bool close_early();
+  void close_all_contributions();
+
+  ClosedBy closed_by() const { return closed_by_; }
+  void note_closed(ClosedBy reason) { closed_by_ = std::max(closed_by_, reason); }
+  bool lacks(Rank owner) const { return !foreign_[owner].complete(); }
+  /// Fills in what was lost, and zeroes what is missing.
+  void settle_losses(Report& report);
+  /// Of what present ranks owed us, the share that came.
+  double arrived_share() const;
+
   /// Peers that this operation waits for: those whose contributions are furthest behind (the others wait for
   /// the same ranks, with full windows) or, if none is missing, those whose reduced shards are.
   std::vector<Rank> waiting_for() const;
-  bool waits_for_contributions() const;
+  bool waits_for_contributions() const { return owned_.waits(); }
   /// "rank 2 has sent nothing of it", for people.
   std::string describe_wait(Rank peer) const;
 
   std::uint64_t repaired_bytes = 0;
+  bool catches_up = false;      // others were through with it when it started
+  std::size_t bytes_ahead = 0;  // of operations that were under way when this one started
 
  private:
   void label(OutgoingBatch& batch, PacketType type, Rank shard_index) const;
+  bool all_owners_seen_last() const;
+  bool open(Rank owner) const { return !written_off_[owner] && !foreign_[owner].complete(); }
 
   std::uint64_t number_;
   Descriptor descriptor_;
   Rank me_;
   Rank size_;
+  std::uint16_t weight_;
   Time started_;
   Time deadline_;
+  Time progress_at_;
   Schedule schedule_;
   OwnedShard owned_;
   std::vector<ForeignShard> foreign_;  // by owner; ours stays empty
+  std::vector<bool> written_off_;      // by owner
+  std::vector<Rank> excluded_;
+  std::vector<Time> first_seen_;  // by rank
   Rank turn_;
   std::size_t foreign_incomplete_ = 0;
+  std::uint64_t lost_contribution_bytes_ = 0;  // of reduced packets that came, times contributions they lack
+  std::optional<Bound> bound_;
+  ClosedBy closed_by_ = ClosedBy::Complete;
 };
 
 std::string describe(const Descriptor& descriptor);

@@ -8,6 +8,7 @@
 #include "proto/packet.h"
 #include "proto/peer.h"
 #include "proto/schedule.h"
+#include "proto/timestamp.h"
 
 namespace optireduce {
 
@@ -21,8 +22,15 @@ struct OutgoingBatch {
   std::uint32_t packets = 0;
   const std::byte* data = nullptr;  // of the first packet
   std::uint32_t ack = 0;
-  bool resent = false;
+  std::uint16_t count = 0;  // see Header
+  std::uint8_t flags = 0;
   std::vector<Rank> to;
+
+  bool resent() const { return (flags & kFlagResent) != 0; }
+  std::uint32_t bytes() const {
+    const std::uint32_t last = first_packet + packets - 1;
+    return shard.offset_of(last) + shard.length_of(last) - shard.offset_of(first_packet);
+  }
 };
 
 /// Packets to send again to one peer that missed them.

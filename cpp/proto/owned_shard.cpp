@@ -7,89 +7,255 @@
 
 namespace optireduce {
 
-OwnedShard::OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor& descriptor, std::byte* data,
-                       Time now)
+OwnedShard::OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor& descriptor,
+                       std::uint16_t weight, std::byte* data, Time now)
     : shard_(shard),
       me_(me),
       size_(size),
       descriptor_(descriptor),
       data_(data + shard.begin),
       flows_(size, InboundFlow(shard, now)),
-      acked_chunks_(size, 0),
+      weights_(size, 1),
+      abstained_(size, false),
+      excused_(size, false),
+      waited_(size, true),
       chunks_(shard.chunks()),
-      sent_at_(shard.chunks(), 0),
-      inputs_(size, nullptr) {
+      receives_(size, true),
+      sent_position_(size, 0),
+      acked_chunks_(size, 0),
+      sent_(std::size_t{size} * shard.chunks(), 0),
+      sent_at_(std::size_t{size} * shard.chunks(), 0),
+      by_rank_(size, nullptr) {
+  weights_[me] = weight;
+  abstained_[me] = weight == 0;
+  waited_[me] = receives_[me] = false;
   if (size == 1) reduced_packets_ = shard_.packets();  // alone: the sum is there already
 }
+
+// ---- Contributions
 
 std::uint32_t OwnedShard::accept(Time now, Rank from, std::uint32_t first_packet, const Run& run) {
   const std::uint32_t chunk = first_packet / shard_.chunk_packets;
   const std::uint32_t first_bit = first_packet % shard_.chunk_packets;
   const std::uint64_t fresh = flows_[from].accept(now, chunk, Shard::mask_of(first_bit, run.packets));
   if (fresh == 0) return 0;
+  weights_[from] = run.header.count;
   chunks_[chunk].pieces.push_back({run, from, first_bit});
   reduce_ready(chunk);
   return shard_.bytes_of(chunk, fresh);
 }
 
-void OwnedShard::reduce_ready(std::uint32_t index) {
-  Chunk& chunk = chunks_[index];
-  std::uint64_t ready = shard_.full_mask(index) & ~chunk.reduced;
-  for (Rank rank = 0; rank < size_ && ready != 0; ++rank) {
-    if (rank != me_) ready &= flows_[rank].received(index);
+void OwnedShard::stop_waiting_for(Rank peer) {
+  if (!waited_[peer]) return;
+  waited_[peer] = false;
+  for (std::uint32_t chunk = first_open_chunk_; chunk < chunks_.size(); ++chunk) reduce_ready(chunk);
+}
+
+void OwnedShard::note_abstention(Rank peer) {
+  abstained_[peer] = true;
+  stop_waiting_for(peer);
+}
+
+bool OwnedShard::waits() const {
+  for (Rank rank = 0; rank < size_; ++rank) {
+    if (waited_[rank] && !flows_[rank].complete()) return true;
   }
-  if (ready == 0) return;
-  if ((chunk.reduced & ~chunk.sent) == 0) ready_.push_back(index);
-  for (std::uint64_t rest = ready; rest != 0; rest &= rest - 1) {
+  return false;
+}
+
+bool OwnedShard::seen_last() const {
+  for (Rank rank = 0; rank < size_; ++rank) {
+    if (waited_[rank] && !flows_[rank].complete() && !flows_[rank].seen_last()) return false;
+  }
+  return true;
+}
+
+void OwnedShard::excuse(Rank peer) {
+  excused_[peer] = true;
+  stop_waiting_for(peer);
+}
+
+void OwnedShard::close_down_to(std::uint32_t unreduced_packets) {
+  for (auto chunk = static_cast<std::uint32_t>(chunks_.size());
+       chunk-- > first_open_chunk_ && this->unreduced_packets() > unreduced_packets;) {
+    const std::uint64_t open = shard_.full_mask(chunk) & ~chunks_[chunk].reduced;
+    if (open != 0) reduce_bits(chunk, open);
+  }
+}
+
+// ---- Reduction
+
+void OwnedShard::reduce_ready(std::uint32_t index) {
+  std::uint64_t ready = shard_.full_mask(index) & ~chunks_[index].reduced;
+  for (Rank rank = 0; rank < size_ && ready != 0; ++rank) {
+    if (waited_[rank]) ready &= flows_[rank].received(index);
+  }
+  if (ready != 0) reduce_bits(index, ready);
+}
+
+void OwnedShard::reduce_bits(std::uint32_t index, std::uint64_t bits) {
+  Chunk& chunk = chunks_[index];
+  for (std::uint64_t rest = bits; rest != 0; rest &= rest - 1) {
     reduce_packet(index, static_cast<std::uint32_t>(std::countr_zero(rest)));
   }
-  chunk.reduced |= ready;
-  reduced_packets_ += static_cast<std::uint32_t>(std::popcount(ready));
+  chunk.reduced |= bits;
+  reduced_packets_ += static_cast<std::uint32_t>(std::popcount(bits));
+  log(index, bits);
   if (chunk.reduced == shard_.full_mask(index)) std::vector<Piece>().swap(chunk.pieces);
+  while (first_open_chunk_ < chunks_.size() &&
+         chunks_[first_open_chunk_].reduced == shard_.full_mask(first_open_chunk_)) {
+    ++first_open_chunk_;
+  }
 }
 
 void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
   const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
   std::byte* own = data_ + shard_.offset_of(packet);
-  inputs_[me_] = own;
+  std::fill(by_rank_.begin(), by_rank_.end(), nullptr);
+  if (weights_[me_] != 0) by_rank_[me_] = own;
   for (const Piece& piece : chunks_[chunk].pieces) {
     if (bit >= piece.first_bit && bit - piece.first_bit < piece.run.packets) {
-      inputs_[piece.from] = piece.run.payload(bit - piece.first_bit);
+      by_rank_[piece.from] = piece.run.payload(bit - piece.first_bit);
     }
   }
-  const double divisor = descriptor_.op == ReduceOp::Mean ? static_cast<double>(size_) : 1.0;
-  reduce(descriptor_.dtype, inputs_, divisor, own, shard_.length_of(packet) / size_of(descriptor_.dtype));
+  inputs_.clear();
+  std::uint64_t weights = 0;
+  Rank missing = 0, lost = 0;
+  for (Rank rank = 0; rank < size_; ++rank) {
+    if (by_rank_[rank] != nullptr) {
+      inputs_.push_back(by_rank_[rank]);
+      weights += weights_[rank];
+    } else if (!abstained_[rank]) {
+      ++missing;
+      if (!excused_[rank]) ++lost;
+      note_hole(rank, packet);
+    }
+  }
+  if (lost != 0) {
+    if (lost_.empty()) lost_.resize(shard_.packets(), 0);
+    lost_[packet] = lost;
+  }
+  const std::uint32_t bytes = shard_.length_of(packet);
+  if (inputs_.empty()) {  // nobody had anything: no gradient
+    std::fill_n(own, bytes, std::byte{0});
+    return;
+  }
+  const double divisor = divisor_for(static_cast<std::uint32_t>(size_ - missing), weights);
+  reduce(descriptor_.dtype, inputs_, divisor, own, bytes / size_of(descriptor_.dtype));
+}
+
+/// A contribution that a packet was reduced without is not wanted any more.
+void OwnedShard::note_hole(Rank rank, std::uint32_t packet) {
+  const std::uint32_t bit = packet % shard_.chunk_packets;
+  flows_[rank].give_up(packet / shard_.chunk_packets, std::uint64_t{1} << bit);
+  if (last_hole_.empty()) last_hole_.assign(size_, kNoHole);
+  if (last_hole_[rank] != kNoHole) {
+    Hole& last = holes_[last_hole_[rank]];
+    if (last.first_packet + last.packets == packet) {
+      ++last.packets;
+      return;
+    }
+  }
+  last_hole_[rank] = holes_.size();
+  holes_.push_back({PacketType::Contribution, rank, packet, 1});
+}
+
+/// The mean of what is there, and a sum scaled up as if it were the mean of all. Below half of the ranks the
+/// few that are left must not speak for all: the result shrinks towards zero instead.
+double OwnedShard::divisor_for(std::uint32_t contributions, std::uint64_t weights) const {
+  const double floored = std::max<double>(contributions, size_ / 2.0) / contributions;
+  if (descriptor_.op == ReduceOp::Mean)
+    return static_cast<double>(std::max<std::uint64_t>(weights, 1)) * floored;
+  return contributions * floored / size_;
+}
+
+// ---- Reduced packets
+
+void OwnedShard::log(std::uint32_t chunk, std::uint64_t bits) {
+  while (bits != 0) {
+    const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(bits));
+    const auto packets = static_cast<std::uint32_t>(std::countr_one(bits >> first_bit));
+    const std::uint32_t first = chunk * shard_.chunk_packets + first_bit;
+    const bool continues =
+        !log_.empty() && first_bit != 0 && log_.back().first_packet + log_.back().packets == first;
+    if (continues) {
+      log_.back().packets += packets;
+    } else {
+      log_.push_back({first, packets, log_packets_});
+    }
+    log_packets_ += packets;
+    bits &= ~Shard::mask_of(first_bit, packets);
+  }
+}
+
+const OwnedShard::LogEntry& OwnedShard::entry_at(std::uint32_t position) const {
+  const auto next =
+      std::upper_bound(log_.begin(), log_.end(), position,
+                       [](std::uint32_t wanted, const LogEntry& entry) { return wanted < entry.position; });
+  return *(next - 1);
+}
+
+std::uint32_t OwnedShard::equal_run(std::uint32_t first, std::uint32_t most) const {
+  if (lost_.empty()) return most;
+  std::uint32_t packets = 1;
+  while (packets < most && lost_[first + packets] == lost_[first]) ++packets;
+  return packets;
+}
+
+bool OwnedShard::next_batch(const std::vector<Peer>& peers, OutgoingBatch& batch) {
+  batch.to.clear();
+  std::uint32_t position = 0;
+  const LogEntry* entry = nullptr;
+  for (Rank offset = 1; offset < size_; ++offset) {
+    const auto peer = static_cast<Rank>((me_ + offset) % size_);
+    if (!holds_back(peer)) continue;
+    if (entry != nullptr && sent_position_[peer] != position) continue;
+    if (entry == nullptr) {
+      position = sent_position_[peer];
+      entry = &entry_at(position);
+      batch.shard = shard_;
+      batch.first_packet = entry->first_packet + (position - entry->position);
+      const std::uint32_t left = entry->packets - (position - entry->position);
+      batch.packets = equal_run(batch.first_packet, std::min(left, peers[peer].window.batch_packets()));
+    }
+    if (peers[peer].window.admits(PacketType::Reduced, batch.bytes())) {
+      batch.to.push_back(peer);
+    } else if (batch.to.empty()) {
+      entry = nullptr;  // perhaps others can be sent other packets
+    }
+  }
+  if (batch.to.empty()) return false;
+  batch.data = data_ + shard_.offset_of(batch.first_packet);
+  batch.count = lost_in(batch.first_packet);
+  batch.flags = sends_last_percent(position + batch.packets) ? kFlagLast : std::uint8_t{0};
+  for (Rank peer : batch.to) sent_position_[peer] = position + batch.packets;
+  return true;
+}
+
+void OwnedShard::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
+  const std::uint32_t chunk = batch.first_packet / shard_.chunk_packets;
+  for (Rank peer : batch.to) {
+    sent_[slot(peer, chunk)] |= Shard::mask_of(batch.first_packet % shard_.chunk_packets, batch.packets);
+    sent_at_[slot(peer, chunk)] = timestamp;
+  }
 }
 
 void OwnedShard::note_ack(Rank peer, std::uint32_t chunks) {
   acked_chunks_[peer] = std::clamp(chunks, acked_chunks_[peer], shard_.chunks());
 }
 
-bool OwnedShard::next_batch(OutgoingBatch& batch) {
-  if (ready_.empty()) return false;
-  const std::uint32_t index = ready_.front();
-  Chunk& chunk = chunks_[index];
-  const std::uint64_t unsent = chunk.reduced & ~chunk.sent;
-  const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(unsent));
-  const auto packets = static_cast<std::uint32_t>(std::countr_one(unsent >> first_bit));
-  chunk.sent |= Shard::mask_of(first_bit, packets);
-  if (chunk.sent == chunk.reduced) ready_.pop_front();
-  batch.shard = shard_;
-  batch.first_packet = index * shard_.chunk_packets + first_bit;
-  batch.packets = packets;
-  batch.data = data_ + shard_.offset_of(batch.first_packet);
-  return true;
-}
-
-void OwnedShard::stamp(std::uint32_t first_packet, std::uint32_t timestamp) {
-  sent_at_[first_packet / shard_.chunk_packets] = timestamp;
-}
-
 std::uint64_t OwnedShard::to_repair(const RequestEntry& entry, const RequestContext& context) const {
   if (entry.chunk >= chunks_.size()) return 0;
-  const auto repaired = repaired_at_.find({context.from, entry.chunk});
-  const std::uint32_t sent_at = repaired != repaired_at_.end() ? repaired->second : sent_at_[entry.chunk];
-  return context.is_lost(sent_at) ? entry.missing & chunks_[entry.chunk].sent : 0;
+  const std::size_t at = slot(context.from, entry.chunk);
+  return context.is_lost(sent_at_[at]) ? entry.missing & sent_[at] : 0;
+}
+
+bool OwnedShard::complete() const {
+  if (unreduced_packets() != 0) return false;
+  for (Rank rank = 0; rank < size_; ++rank) {
+    if (holds_back(rank)) return false;
+  }
+  return true;
 }
 
 const std::byte* OwnedShard::chunk_data(std::uint32_t chunk) const {

@@ -1,49 +1,73 @@
 // The shard that this rank reduces: contributions come in from everybody, are added in rank order as soon as
 // a packet has all of them, and go out again to everybody.
+//
+// A bounded operation may stop waiting for some contributions, or some ranks: a packet is then divided by the
+// contributions it has.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <utility>
 #include <vector>
 
 #include "proto/inbound_flow.h"
 #include "proto/outgoing.h"
+#include "proto/report.h"
 #include "proto/run.h"
 
 namespace optireduce {
 
 class OwnedShard {
  public:
-  OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor& descriptor, std::byte* data, Time now);
+  OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor& descriptor, std::uint16_t weight,
+             std::byte* data, Time now);
 
   /// Takes consecutive packets from one peer; returns how many bytes of them were new.
   std::uint32_t accept(Time now, Rank from, std::uint32_t first_packet, const Run& run);
 
+  /// Nothing more will come from that peer, or nobody waits for it.
+  void stop_waiting_for(Rank peer);
+  /// That peer takes part but has nothing to add.
+  void note_abstention(Rank peer);
+  bool waits_for(Rank peer) const { return waited_[peer]; }
+  /// The same for a rank that is known to be absent: what it does not contribute is not counted as lost.
+  void excuse(Rank peer);
+  /// Reduces what is there until at most so many packets wait for contributions. Begins at the end of the
+  /// shard: contributions leave in order, so those of the last chunks are the least likely to come in time.
+  void close_down_to(std::uint32_t unreduced_packets);
+  std::uint32_t unreduced_packets() const { return shard_.packets() - reduced_packets_; }
+  /// Whether every rank that is waited for has sent nearly everything.
+  bool seen_last() const;
+  /// Whether somebody is waited for whose contributions are not all there.
+  bool waits() const;
+
+  /// That peer does not need the reduced shard from us any more.
+  void stop_sending_to(Rank peer) { receives_[peer] = false; }
   /// The peer has received that many of our reduced chunks without a hole.
   void note_ack(Rank peer, std::uint32_t chunks);
 
-  /// The next reduced packets that nobody was sent yet.
-  bool next_batch(OutgoingBatch& batch);
-  void stamp(std::uint32_t first_packet, std::uint32_t timestamp);
+  /// The next reduced packets for those peers that have not been sent them and whose windows admit them.
+  bool next_batch(const std::vector<Peer>& peers, OutgoingBatch& batch);
+  void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
+  /// Whether reduced packets wait for that peer's window.
+  bool holds_back(Rank peer) const { return receives_[peer] && sent_position_[peer] < log_packets_; }
 
   /// The requested packets that were sent, and lost.
   std::uint64_t to_repair(const RequestEntry& entry, const RequestContext& context) const;
-  void stamp_repair(Rank peer, std::uint32_t chunk, std::uint32_t timestamp) {
-    repaired_at_[{peer, chunk}] = timestamp;
-  }
 
-  bool complete() const { return reduced_packets_ == shard_.packets() && ready_.empty(); }
+  bool complete() const;
   const Shard& shard() const { return shard_; }
   const std::byte* chunk_data(std::uint32_t chunk) const;
+  /// Contributions of ranks that are not excused which a reduced packet lacks.
+  std::uint16_t lost_in(std::uint32_t packet) const { return lost_.empty() ? 0 : lost_[packet]; }
+  /// Packets from `first` on, at most `most`, that lack equally many.
+  std::uint32_t equal_run(std::uint32_t first, std::uint32_t most) const;
+  /// Contributions that packets were reduced without.
+  const std::vector<Hole>& holes() const { return holes_; }
   InboundFlow& flow(Rank peer) { return flows_[peer]; }
   const InboundFlow& flow(Rank peer) const { return flows_[peer]; }
 
   /// The first chunk that some peer is not known to have; all before it need never be sent again.
   std::uint32_t first_unacked_chunk() const;
-  std::uint32_t sent_at(std::uint32_t chunk) const { return sent_at_[chunk]; }
 
  private:
   struct Piece {
@@ -54,25 +78,56 @@ class OwnedShard {
   struct Chunk {
     std::vector<Piece> pieces;  // contributions that wait for the others, in the buffers they arrived in
     std::uint64_t reduced = 0;
-    std::uint64_t sent = 0;
+  };
+  /// Consecutive packets of one chunk that were reduced one after the other.
+  struct LogEntry {
+    std::uint32_t first_packet;
+    std::uint32_t packets;
+    std::uint32_t position;  // packets logged before it
   };
 
+  static constexpr std::size_t kNoHole = ~std::size_t{0};
+
   void reduce_ready(std::uint32_t chunk);
+  void reduce_bits(std::uint32_t chunk, std::uint64_t bits);
   void reduce_packet(std::uint32_t chunk, std::uint32_t bit);
+  void note_hole(Rank rank, std::uint32_t packet);
+  double divisor_for(std::uint32_t contributions, std::uint64_t weights) const;
+  void log(std::uint32_t chunk, std::uint64_t bits);
+  const LogEntry& entry_at(std::uint32_t position) const;
+  bool sends_last_percent(std::uint32_t position) const {
+    return position + shard_.packets() / 100 >= shard_.packets();
+  }
+  std::size_t slot(Rank peer, std::uint32_t chunk) const {
+    return std::size_t{peer} * shard_.chunks() + chunk;
+  }
 
   Shard shard_;
   Rank me_;
   Rank size_;
   Descriptor descriptor_;
-  std::byte* data_;                          // of the shard, in the bucket
-  std::vector<InboundFlow> flows_;           // by rank
-  std::vector<std::uint32_t> acked_chunks_;  // by rank
+  std::byte* data_;                     // of the shard, in the bucket
+  std::vector<InboundFlow> flows_;      // by rank
+  std::vector<std::uint16_t> weights_;  // by rank
+  std::vector<bool> abstained_;         // by rank
+  std::vector<bool> excused_;           // by rank
+  std::vector<bool> waited_;            // by rank
   std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> sent_at_;  // by chunk: timestamp of its last first-time packets
-  std::map<std::pair<Rank, std::uint32_t>, std::uint32_t> repaired_at_;
-  std::deque<std::uint32_t> ready_;  // chunks with reduced packets that are not sent
   std::uint32_t reduced_packets_ = 0;
-  std::vector<const std::byte*> inputs_;  // scratch: one packet's contributions, by rank
+  std::uint32_t first_open_chunk_ = 0;  // all before are reduced
+  std::vector<std::uint16_t> lost_;     // by packet: see lost_in; empty while nothing is
+  std::vector<Hole> holes_;
+  std::vector<std::size_t> last_hole_;  // by rank: its last one in holes_
+  std::vector<LogEntry> log_;           // what was reduced, in the order it is to be sent
+  std::uint32_t log_packets_ = 0;
+
+  std::vector<bool> receives_;                // by rank
+  std::vector<std::uint32_t> sent_position_;  // by rank: packets of the log that were sent to it
+  std::vector<std::uint32_t> acked_chunks_;   // by rank
+  std::vector<std::uint64_t> sent_;           // by rank and chunk
+  std::vector<std::uint32_t> sent_at_;        // by rank and chunk: timestamp of the last packets of it
+
+  std::vector<const std::byte*> by_rank_, inputs_;  // scratch: one packet's contributions
 };
 
 }  // namespace optireduce

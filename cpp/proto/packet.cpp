@@ -26,25 +26,30 @@ T get(const std::byte* in, std::size_t at) {
 // Byte offsets of the header's fields.
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kOperationAt = 4, kElementsAt = 8,
                       kKindAt = 12, kFlagsAt = 13, kLengthAt = 14, kOffsetAt = 16, kShardAt = 20,
-                      kTimeoutAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kIncastAt = 36,
-                      kReservedAt = 37, kTokenAt = 40;
+                      kBoundAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kIncastAt = 36,
+                      kReservedAt = 37, kEarlyAt = 38, kEchoAt = 40, kHoldAt = 44, kCountAt = 46,
+                      kTokenAt = 48;
 static_assert(kTokenAt + sizeof(std::uint64_t) == kHeaderBytes);
 
+constexpr unsigned kBoundedKind = 0x80;
+
 std::uint8_t encode_kind(const Descriptor& d) {
-  return static_cast<std::uint8_t>(static_cast<unsigned>(d.dtype) | static_cast<unsigned>(d.op) << 4);
+  return static_cast<std::uint8_t>(static_cast<unsigned>(d.dtype) | static_cast<unsigned>(d.op) << 4 |
+                                   (d.bounded ? kBoundedKind : 0u));
 }
 
 std::optional<Descriptor> decode_descriptor(std::uint32_t elements, std::uint8_t kind) {
   const unsigned dtype = kind & 0xfu;
-  const unsigned op = kind >> 4;
+  const unsigned op = kind >> 4 & 0x7u;
   if (dtype > static_cast<unsigned>(DType::Float16) || op > static_cast<unsigned>(ReduceOp::Mean))
     return std::nullopt;
-  return Descriptor{elements, static_cast<DType>(dtype), static_cast<ReduceOp>(op)};
+  return Descriptor{elements, static_cast<DType>(dtype), static_cast<ReduceOp>(op),
+                    (kind & kBoundedKind) != 0};
 }
 
 bool known(std::uint8_t type) {
   return type >= static_cast<std::uint8_t>(PacketType::Contribution) &&
-         type <= static_cast<std::uint8_t>(PacketType::Goodbye);
+         type <= static_cast<std::uint8_t>(PacketType::Gone);
 }
 
 bool tokens_equal(std::uint64_t a, std::uint64_t b) {
@@ -64,12 +69,16 @@ void encode(const Header& header, std::uint64_t token, std::byte* out) {
   put(out, kLengthAt, header.length);
   put(out, kOffsetAt, header.offset);
   put(out, kShardAt, header.shard);
-  put(out, kTimeoutAt, header.timeout);
+  put(out, kBoundAt, header.bound);
   put(out, kTimestampAt, header.timestamp);
   put(out, kCompletedAt, header.completed);
   put(out, kAckAt, header.ack);
   put(out, kIncastAt, header.incast);
-  std::memset(out + kReservedAt, 0, kTokenAt - kReservedAt);
+  put(out, kReservedAt, std::uint8_t{0});
+  put(out, kEarlyAt, header.early);
+  put(out, kEchoAt, header.echo);
+  put(out, kHoldAt, header.hold);
+  put(out, kCountAt, header.count);
   put(out, kTokenAt, token);
 }
 
@@ -88,7 +97,11 @@ Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size
   header.length = get<std::uint16_t>(in, kLengthAt);
   header.offset = get<std::uint32_t>(in, kOffsetAt);
   header.shard = get<std::uint16_t>(in, kShardAt);
-  header.timeout = get<std::uint16_t>(in, kTimeoutAt);
+  header.bound = get<std::uint16_t>(in, kBoundAt);
+  header.early = get<std::uint16_t>(in, kEarlyAt);
+  header.echo = get<std::uint32_t>(in, kEchoAt);
+  header.hold = get<std::uint16_t>(in, kHoldAt);
+  header.count = get<std::uint16_t>(in, kCountAt);
   header.timestamp = get<std::uint32_t>(in, kTimestampAt);
   header.completed = get<std::uint32_t>(in, kCompletedAt);
   header.ack = get<std::uint32_t>(in, kAckAt);

@@ -11,11 +11,16 @@
 
 namespace optireduce {
 
-constexpr std::uint8_t kProtocolVersion = 1;
-constexpr std::size_t kHeaderBytes = 48;
+constexpr std::uint8_t kProtocolVersion = 2;
+constexpr std::size_t kHeaderBytes = 56;
 
-/// Header flag: this packet was sent before and is sent again because somebody missed it.
-constexpr std::uint8_t kFlagResent = 1;
+// Header flags.
+constexpr std::uint8_t kFlagResent = 1;  // was sent before, is sent again because somebody missed it
+constexpr std::uint8_t kFlagAnswer = 2;  // the sender may send no more until it knows what has arrived
+constexpr std::uint8_t kFlagLast = 4;    // among the last percent of what the sender has for this stage
+constexpr std::uint8_t kFlagEcho = 8;    // `echo` and `hold` mean something
+constexpr std::uint8_t kFlagHeld = 16;   // the sender may send no more until this has come back reduced ...
+constexpr std::uint8_t kFlagGoOn = 32;   // ... Status: it need not wait for that, there is room
 
 enum class PacketType : std::uint8_t {
   Contribution = 1,  // stage 1: a piece of the sender's gradient, for the shard's owner
@@ -26,6 +31,8 @@ enum class PacketType : std::uint8_t {
   Pong = 6,          // the answer
   Reject = 7,        // the operation has failed here; the payload says why
   Goodbye = 8,       // the sender leaves the group
+  Abstain = 9,       // the sender contributes nothing to this operation
+  Gone = 10,         // the sender no longer has what was asked for
 };
 
 /// What an operation reduces. All ranks must agree; every data packet carries it, so that a rank that
@@ -34,6 +41,7 @@ struct Descriptor {
   std::uint32_t elements = 0;
   DType dtype = DType::Float32;
   ReduceOp op = ReduceOp::Sum;
+  bool bounded = false;  // may end without all data
 
   bool operator==(const Descriptor&) const = default;
 };
@@ -47,11 +55,15 @@ struct Header {
   std::uint16_t length = 0;  // bytes of payload
   std::uint32_t offset = 0;  // of the payload in its shard, in bytes
   std::uint16_t shard = 0;
-  std::uint16_t timeout = 0;    // reserved for the shared early timeout
+  std::uint16_t bound = 0;      // the sender's tB and ...
+  std::uint16_t early = 0;      // ... tC, seconds per byte on a logarithmic scale (0: none yet)
   std::uint32_t timestamp = 0;  // sender's clock in microseconds, strictly increasing from batch to batch
   std::uint32_t completed = 0;  // the sender has finished all operations below this one (low 32 bits)
   std::uint32_t ack = 0;        // Contribution: chunks of the receiver's shard that came back without a hole
-  std::uint8_t incast = 0;      // reserved: how many senders at once the sender of this packet takes
+  std::uint8_t incast = 0;      // how many senders at once the sender of this packet takes (0: any number)
+  std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
+  std::uint16_t hold = 0;       // ... and how long ago that was, in microseconds (65535: too long)
+  std::uint16_t count = 0;      // Contribution: its weight. Reduced: contributions that it lacks
 
   bool operator==(const Header&) const = default;
 };

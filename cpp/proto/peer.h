@@ -5,19 +5,10 @@
 
 #include "proto/rtt.h"
 #include "proto/time.h"
+#include "proto/timestamp.h"
 #include "proto/window.h"
 
 namespace optireduce {
-
-/// Timestamps are microseconds.
-constexpr std::uint32_t as_timestamp(Time now) {
-  return static_cast<std::uint32_t>(now.ns / 1000);
-}
-
-/// Timestamps wrap around after 71 minutes: compare them by their distance.
-constexpr bool not_before(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::int32_t>(a - b) >= 0;
-}
 
 /// The full operation number whose low 32 bits are `low`, nearest to `near`.
 constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
@@ -27,14 +18,26 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
 }
 
 struct Peer {
-  bool heard = false;           // at least one authentic packet
-  bool left = false;            // said goodbye
-  Time last_heard;              // meaningful once heard
-  std::uint32_t newest = 0;     // the latest timestamp seen from it
-  std::uint64_t completed = 0;  // it has finished all operations below
-  std::uint64_t told = 0;       // the last `completed` of ours that was sent to it
+  bool heard = false;                // at least one authentic packet
+  bool left = false;                 // said goodbye
+  bool absent = false;               // not waited for until it is in step again
+  std::uint32_t missed = 0;          // operations in a row that ended without anything from it
+  Time last_heard;                   // meaningful once heard
+  std::uint32_t newest = 0;          // the latest timestamp seen from it ...
+  Time newest_at;                    // ... and when
+  std::uint32_t echo = 0;            // the latest of our timestamps that it has seen
+  bool echoed = false;               // it has seen any
+  std::uint64_t completed = 0;       // it has finished all operations below
+  std::uint64_t told = 0;            // the last `completed` of ours that was sent to it
+  Time answer_due = Time::never();   // it wants to know what has arrived
+  Time go_on_due = Time::never();    // it waits for us to reduce what it has sent
+  Time pinged_at;                    // while absent
+  Time stuck_since = Time::never();  // something waits for its window, and nothing comes back
   SendWindow window;
   RttEstimator rtt;
+
+  /// Whether to wait for it and send to it.
+  bool present() const { return !absent && !left; }
 };
 
 }  // namespace optireduce

@@ -1,5 +1,5 @@
-// How long to wait for an answer before asking again: smoothed mean plus four deviations (RFC 6298), of the
-// time from sending a chunk to receiving it reduced.
+// How long to wait for an answer before asking again: smoothed mean plus four deviations (RFC 6298) of the
+// round trips that packets took.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,13 @@
 
 namespace optireduce {
 
+/// When a receiver asks for what it misses.
+struct RepairTimers {
+  Duration silence;  // after the last packet: the sender may have lost all that followed
+  Duration retry;    // after a request, while later packets come: its answer is lost. The sender knows better
+  Duration reorder;  // after a gap appeared: it may close by itself
+};
+
 class RttEstimator {
  public:
   RttEstimator() = default;
@@ -16,7 +23,6 @@ class RttEstimator {
       : min_(config.repair_min), max_(config.repair_max), timeout_(config.repair_initial) {}
 
   void sample(Duration rtt) {
-    least_ = measured_ ? std::min(least_, rtt) : rtt;
     if (!measured_) {
       measured_ = true;
       smoothed_ = rtt;
@@ -30,17 +36,14 @@ class RttEstimator {
   }
 
   Duration repair_timeout() const { return timeout_; }
-  Duration smoothed() const { return smoothed_; }
-  /// Whether packets wait in queues on the way: the turnaround is well above the shortest one seen, or longer
-  /// than networks of one site take (a queue that was never empty hides the shortest one).
-  bool inflated() const {
-    constexpr Duration kLong = Duration::millis(5);
-    return measured_ && (smoothed_ > least_ * 2 || smoothed_ > kLong);
+  RepairTimers timers(Duration reorder_delay) const {
+    const Duration retry = measured_ ? std::clamp(smoothed_ + deviation_, min_, timeout_) : timeout_;
+    return {timeout_, retry, reorder_delay};
   }
 
  private:
   Duration min_, max_, timeout_;
-  Duration smoothed_, deviation_, least_;
+  Duration smoothed_, deviation_;
   bool measured_ = false;
 };
 

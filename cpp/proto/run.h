@@ -7,6 +7,7 @@
 
 #include "proto/buffer.h"
 #include "proto/packet.h"
+#include "proto/time.h"
 
 namespace optireduce {
 
@@ -18,6 +19,7 @@ struct Run {
   std::uint32_t stride = 0;  // from one packet to the next
   std::uint32_t packets = 0;
   std::uint32_t last_length = 0;  // payload of the last packet; all others have header.length
+  Time received_at;
 
   const std::byte* payload(std::uint32_t index) const {
     return buffer.data() + at + index * stride + kHeaderBytes;

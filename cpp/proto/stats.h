@@ -18,6 +18,7 @@ struct Stats {
   std::uint64_t resent_bytes = 0;
   std::uint64_t repaired_bytes = 0;
   std::uint64_t lost_bytes = 0;
+  std::uint64_t absences = 0;  // ranks that were no longer waited for
   std::uint64_t duplicate_packets = 0;
   std::uint64_t stale_packets = 0;      // of operations that are over here
   std::uint64_t early_packets = 0;      // of operations not started here yet, kept

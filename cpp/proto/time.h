@@ -27,6 +27,7 @@ struct Time {
 
   constexpr auto operator<=>(const Time&) const = default;
   constexpr Time operator+(Duration d) const { return {ns + d.ns}; }
+  constexpr Time operator-(Duration d) const { return {ns - d.ns}; }
   constexpr Duration operator-(Time other) const { return {ns - other.ns}; }
 
   static constexpr Time never() { return {std::numeric_limits<std::int64_t>::max()}; }

@@ -1,87 +1,112 @@
-// Flow control towards one peer, self-clocked: the reduced packet that comes back is the credit for the next
-// contribution, so that a quiet network carries no acknowledgements at all.
-//
-// The limit moves between two bounds. The upper one keeps a fast path busy. The lower one is small enough for
-// all peers together to fit a shallow switch buffer. Loss with a long turnaround means a full queue and
-// halves the limit; it grows again by a packet for every 32 windows that come back: soon on a fast path,
-// hardly on one that is slower than its queue is long, where the lower bound is as good. Loss on a path
-// without a queue is noise: repaired, not obeyed.
+// Flow control towards one peer. Two limits:
+//   under way   sent and not known to have arrived, for each stage: the congestion limit
+//   unreturned  contributions that have not come back reduced: what an owner has to keep in buffers. It holds
+//               fast ranks back to the pace of the slowest, until the owner says that it has room (kFlagGoOn)
+// The reduced packet that comes back, and the echo in whatever the peer sends us, are the credit: a quiet
+// network carries no acknowledgements.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
-#include "proto/config.h"
-#include "proto/rtt.h"
-#include "proto/time.h"
+#include "proto/byte_ledger.h"
+#include "proto/congestion.h"
+#include "proto/packet.h"
 
 namespace optireduce {
-
-struct WindowBounds {
-  std::size_t lower = 0;
-  std::size_t upper = 0;
-
-  /// For one of `peers` peers, of which this one granted `grant` bytes.
-  static WindowBounds of(const EndpointConfig& config, std::size_t peers, std::size_t grant) {
-    constexpr std::size_t kShallowSwitch = 256 * 1024;  // what a port of a small switch can queue
-    constexpr std::size_t kInCache = 1024 * 1024;       // more under way than this falls out of the caches
-    constexpr std::size_t kTwoChunks = 128 * 1024;
-    const std::size_t others = std::max<std::size_t>(peers, 1);
-    const std::size_t fast = std::max(kTwoChunks, kInCache / others);
-    const std::size_t upper =
-        std::max<std::size_t>(std::min({config.window_bytes, grant, fast}), config.payload_bytes);
-    const std::size_t safe =
-        std::clamp<std::size_t>(kShallowSwitch / others, 4 * config.payload_bytes, 64 * 1024);
-    return {std::min(safe, upper), upper};
-  }
-};
 
 class SendWindow {
  public:
   SendWindow() = default;
   SendWindow(const WindowBounds& bounds, std::uint32_t payload_bytes, std::uint32_t chunk_packets)
-      : bounds_(bounds), limit_(bounds.upper), payload_bytes_(payload_bytes), chunk_packets_(chunk_packets) {}
+      : limit_(bounds, payload_bytes), payload_bytes_(payload_bytes), chunk_packets_(chunk_packets) {}
 
   /// The largest batch worth sending at once: half a window must be free to send into while the other is
   /// under way.
   std::uint32_t batch_packets() const {
     return static_cast<std::uint32_t>(
-        std::clamp<std::size_t>(limit_ / 2 / payload_bytes_, 1, chunk_packets_));
+        std::clamp<std::size_t>(limit() / 2 / payload_bytes_, 1, chunk_packets_));
   }
+
   /// A batch goes whole or not at all; one is always allowed when nothing is under way.
-  bool admits(std::size_t bytes) const { return outstanding_ == 0 || outstanding_ + bytes <= limit_; }
-  void on_sent(std::size_t bytes) { outstanding_ += bytes; }
-
-  void on_credit(std::size_t bytes) {
-    outstanding_ -= std::min(bytes, outstanding_);
-    earned_ += bytes;
-    if (earned_ < kWindowsPerPacket * limit_ || limit_ == bounds_.upper) return;
-    earned_ = 0;
-    limit_ = std::min(limit_ + payload_bytes_, bounds_.upper);
+  bool admits(PacketType stage, std::size_t bytes) const {
+    if (!fits(ledger(stage).outstanding(), bytes, limit())) return false;
+    return stage == PacketType::Reduced || fits(unreturned_.outstanding(), bytes, limit_.bounds().upper);
   }
 
-  /// A packet on this path was lost: once per turnaround, and only if there is a queue to lose it in.
-  void on_loss(Time now, const RttEstimator& rtt) {
-    if (!rtt.inflated() || now < reduced_at_ + rtt.smoothed()) return;
-    reduced_at_ = now;
-    earned_ = 0;
-    limit_ = std::max(limit_ / 2, bounds_.lower);
+  /// Repair was paid for by the owner's or our window before: only what is under way counts.
+  bool admits_repair(PacketType stage, std::size_t bytes) const {
+    return fits(ledger(stage).outstanding(), bytes, limit());
   }
 
-  std::size_t outstanding() const { return outstanding_; }
-  std::size_t limit() const { return limit_; }
+  /// What keeps back another batch of this size, as flags for the receiver.
+  std::uint8_t wanted_answers(PacketType stage, std::size_t bytes) const {
+    std::uint8_t flags = 0;
+    if (!fits(ledger(stage).outstanding(), bytes, limit())) flags |= kFlagAnswer;
+    if (stage == PacketType::Contribution && !fits(unreturned_.outstanding(), bytes, limit_.bounds().upper)) {
+      flags |= kFlagHeld;
+    }
+    return flags;
+  }
+
+  void on_sent(PacketType stage, std::uint32_t timestamp, std::size_t bytes, bool resent) {
+    ledger(stage).add(timestamp, bytes);
+    if (stage == PacketType::Contribution && !resent) unreturned_.add(timestamp, bytes);
+    limit_.on_sent(bytes / payload_bytes_ + 1);
+  }
+  /// The peer takes so many of `senders` senders at once (0: all of them).
+  void set_incast(std::uint8_t incast, std::size_t senders) {
+    incast_share_ =
+        incast == 0 || incast >= senders ? 1.0 : static_cast<double>(incast) / static_cast<double>(senders);
+  }
+
+  void on_held_back() { held_back_ = true; }
+
+  void on_arrived(std::uint32_t timestamp) {
+    for (ByteLedger& under_way : under_way_) under_way.settle(timestamp);
+  }
+  void on_returned(std::uint32_t timestamp) {
+    on_arrived(timestamp);
+    unreturned_.settle(timestamp);
+  }
+  void on_go_on(std::uint32_t timestamp) { unreturned_.settle(timestamp); }
+
+  void on_round_trip(Time now, Duration rtt) {
+    limit_.on_round_trip(now, rtt, held_back_);
+    held_back_ = false;
+  }
+  void on_loss(Time now, std::size_t packets) { limit_.on_loss(now, packets); }
+  /// Nothing came back for long: all of it is lost.
+  void on_silence(Time now) {
+    for (ByteLedger& under_way : under_way_) under_way.clear();
+    unreturned_.clear();
+    limit_.on_silence(now);
+  }
+
+  std::size_t outstanding(PacketType stage) const { return ledger(stage).outstanding(); }
+  std::size_t unreturned() const { return unreturned_.outstanding(); }
+  std::size_t limit() const {
+    const auto part = static_cast<std::size_t>(static_cast<double>(limit_.bytes()) * incast_share_);
+    return std::max(part, std::min(limit_.bytes(), limit_.bounds().lower));
+  }
+  Duration round_trip() const { return limit_.smoothed(); }
 
  private:
-  static constexpr std::size_t kWindowsPerPacket = 32;
+  static bool fits(std::size_t outstanding, std::size_t bytes, std::size_t limit) {
+    return outstanding == 0 || outstanding + bytes <= limit;
+  }
+  ByteLedger& ledger(PacketType stage) { return under_way_[stage == PacketType::Reduced]; }
+  const ByteLedger& ledger(PacketType stage) const { return under_way_[stage == PacketType::Reduced]; }
 
-  WindowBounds bounds_;
-  std::size_t limit_ = 0;
-  std::size_t outstanding_ = 0;
-  std::size_t earned_ = 0;  // credit since the limit was last raised
+  CongestionLimit limit_;
+  std::array<ByteLedger, 2> under_way_;  // contributions, reduced
+  ByteLedger unreturned_;
   std::uint32_t payload_bytes_ = 1;
   std::uint32_t chunk_packets_ = 1;
-  Time reduced_at_;
+  bool held_back_ = false;
+  double incast_share_ = 1.0;
 };
 
 }  // namespace optireduce

@@ -12,7 +12,7 @@ using Bytes = std::vector<std::byte>;
 
 // Where the fields are that no endpoint may believe unchecked (packet.cpp has the whole layout).
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kLengthAt = 14, kOffsetAt = 16,
-                      kShardAt = 20, kTokenAt = 40;
+                      kShardAt = 20, kTokenAt = 48;
 
 std::byte random_byte(Random& random) {
   return static_cast<std::byte>(random.next() & 0xff);
@@ -46,7 +46,7 @@ Bytes mangled(Bytes packet, Rank ranks, Random& random) {
       spoil(packet, kVersionAt, random);
       break;
     case 1:
-      packet[kTypeAt] = static_cast<std::byte>(random.chance(0.5) ? 0 : 9 + random.below(247));
+      packet[kTypeAt] = static_cast<std::byte>(random.chance(0.5) ? 0 : 11 + random.below(245));
       break;
     case 2:
       packet[kSenderAt] =

@@ -1,12 +1,13 @@
 // N ranks in one process, in virtual time: the second driver of the protocol. Links lose, delay, reorder and
-// copy packets; ranks pause, come late or never. All chance comes from one seed, so that every run can be
-// repeated.
+// copy packets, ports are shared; ranks pause, crash, come late or never, and have clocks of their own. All
+// chance comes from one seed, so that every run can be repeated.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,12 @@
 #include "proto/transmit.h"
 #include "sim/counters.h"
 #include "sim/event_queue.h"
+#include "sim/ingress_port.h"
 #include "sim/link.h"
 #include "sim/node.h"
 #include "sim/options.h"
 #include "sim/random.h"
+#include "sim/serialiser.h"
 #include "sim/trace.h"
 #include "sim/wire.h"
 
@@ -30,6 +33,8 @@ struct Call {
   Descriptor descriptor;
   std::byte* data = nullptr;  // valid until the operation's report
   Duration start;             // after the beginning of the run; kNever: the rank does not take part
+  std::uint16_t weight = 1;   // samples behind the contribution
+  bool follows = false;       // `start` is after the end of this rank's operation before, as in training
 };
 
 /// One all-reduce: a call for each rank.
@@ -40,8 +45,8 @@ struct Collective {
 
 struct RunResult {
   std::vector<std::vector<std::optional<Report>>> reports;  // by operation, then rank
-  bool finished = false;                                    // everybody who called has a report
-  Duration elapsed;                                         // virtual
+  bool finished = false;  // everybody who called has a report, or has crashed
+  Duration elapsed;       // virtual
 };
 
 /// Called when an operation is over on a rank: which one of the run, where, and how.
@@ -78,7 +83,13 @@ class Network {
     std::size_t missing = 0;  // reports
   };
 
+  struct EgressPort {
+    PortOptions options;
+    Serialiser serialiser;
+  };
+
   // Events.
+  void check_calls() const;
   void schedule_calls();
   void check_usable() const;
   bool quiet() const;
@@ -90,6 +101,7 @@ class Network {
   void call(const Event& event);
   void expire(const Event& event);
   void leave(Rank rank);
+  void crash(Rank rank);
   void note(EventKind kind, Rank rank, Rank from, std::uint64_t detail,
             std::span<const std::byte> first = {});
   void count_event();
@@ -97,15 +109,22 @@ class Network {
   // After every call into an endpoint.
   void pump(Rank rank);
   void collect_completions(Rank rank);
+  void call_next(Rank rank, std::size_t index);
   void arm_timer(Rank rank);
 
-  // Sending.
+  // Sending: host, egress port, link, ingress port.
   void send(Rank from, const Transmit& transmit);
   void send_batch(Rank from, Rank to, const std::shared_ptr<const WireBatch>& batch);
   void send_hostile(Rank from, Rank to, const WireBatch& batch, const LinkOptions& link);
+  std::optional<Time> pass_link(Rank from, Rank to, std::size_t bytes, bool& spike);
+  std::optional<Time> pass_egress(Rank from, std::size_t bytes);
   void deliver(Time at, Rank to, Delivery delivery);
+  void deliver_each(std::span<const Time> arrivals, Rank to, Delivery delivery);
+  void enter(const Event& event);
+  std::uint32_t take_slot(Delivery delivery);
+  Delivery release_slot(std::uint32_t slot);
   const LinkOptions& link_options(Rank from, Rank to) const;
-  bool is_cut(Rank from, Rank to) const;
+  bool is_cut(Rank from, Rank to, Time at) const;
 
   SimOptions options_;
   Random random_;
@@ -113,8 +132,11 @@ class Network {
   EventQueue events_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Link> links_;                // by from * ranks + to
-  std::vector<Delivery> deliveries_;       // slots for Arrive events
+  std::vector<EgressPort> egress_;         // by rank
+  std::vector<IngressPort> ingress_;       // by rank
+  std::vector<Delivery> deliveries_;       // slots for Arrive and Enter events
   std::vector<std::uint32_t> free_slots_;  // of deliveries_
+  std::vector<Time> arrivals_;             // scratch: of the packets of a coalesced batch
   Transmit transmit_;
   Counters counters_;
   TraceHash trace_;

@@ -14,10 +14,19 @@ std::vector<Pause> pauses_of(Rank rank, const std::vector<Pause>& all) {
   return mine;
 }
 
+Clock clock_of(Rank rank, const SimOptions& options) {
+  const auto offset = options.clock_offset.find(rank);
+  const auto drift = options.clock_drift.find(rank);
+  return {options.begin, offset == options.clock_offset.end() ? Duration{} : offset->second,
+          drift == options.clock_drift.end() ? 0 : drift->second};
+}
+
 }  // namespace
 
-Node::Node(const EndpointConfig& config, const std::vector<Pause>& pauses)
-    : pauses_(pauses_of(config.rank, pauses)), endpoint_(config, pool_) {}
+Node::Node(const EndpointConfig& config, const SimOptions& options)
+    : pauses_(pauses_of(config.rank, options.pauses)),
+      clock_(clock_of(config.rank, options)),
+      endpoint_(config, pool_) {}
 
 Time Node::runs_at(Time now) const {
   for (bool moved = true; moved;) {  // pauses may overlap or follow each other
@@ -43,28 +52,45 @@ void Node::receive(Delivery delivery, std::size_t buffer_bytes, Counters& counte
 }
 
 void Node::read_inbox(Time now, Counters& counters) {
+  const Time shown = clock(now);
   while (!inbox_.empty()) {
-    const Delivery& first = inbox_.front();
-    const bool coalesced = first.coalesced;
-    const Rank from = first.from;
-    DatagramBuilder builder(pool_, from, coalesced ? WireBatch::kMaxBytes : first.batch->segment_bytes);
+    const bool coalesced = inbox_.front().coalesced;
+    const Rank from = inbox_.front().from;
+    DatagramBuilder builder(pool_, from, joinable_bytes());
     do {
       const Delivery delivery = std::move(inbox_.front());
       inbox_.pop_front();
       for (std::uint64_t left = delivery.mask; left != 0; left &= left - 1) {
         const auto packet = delivery.batch->packet(static_cast<std::uint32_t>(std::countr_zero(left)));
-        if (!builder.fits(packet.size())) hand_over(now, builder.take());
+        if (!builder.fits(packet.size())) endpoint_.handle_datagram(shown, builder.take());
         builder.add(packet);
         ++counters.delivered;
       }
     } while (coalesced && !inbox_.empty() && inbox_.front().coalesced && inbox_.front().from == from);
-    hand_over(now, builder.take());
+    endpoint_.handle_datagram(shown, builder.take());
   }
   inbox_bytes_ = 0;
 }
 
-void Node::hand_over(Time now, Datagram datagram) {
-  endpoint_.handle_datagram(now, std::move(datagram));
+/// What the first deliveries can fill of one datagram. A buffer of the largest size for each would take most
+/// of the memory, and of the time, of a large group.
+std::size_t Node::joinable_bytes() const {
+  const Delivery& first = inbox_.front();
+  if (!first.coalesced) return first.batch->segment_bytes;
+  std::size_t bytes = 0;
+  for (const Delivery& delivery : inbox_) {
+    if (!delivery.coalesced || delivery.from != first.from) break;
+    bytes += delivery.bytes();
+    if (bytes >= WireBatch::kMaxBytes) return WireBatch::kMaxBytes;
+  }
+  return bytes;
+}
+
+void Node::crash() {
+  crashed_ = true;
+  inbox_.clear();
+  inbox_bytes_ = 0;
+  owed = 0;
 }
 
 }  // namespace optireduce::sim

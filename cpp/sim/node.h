@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/endpoint.h"
+#include "sim/clock.h"
 #include "sim/counters.h"
 #include "sim/options.h"
 #include "sim/wire.h"
@@ -16,7 +17,13 @@ namespace optireduce::sim {
 
 class Node {
  public:
-  Node(const EndpointConfig& config, const std::vector<Pause>& pauses);
+  Node(const EndpointConfig& config, const SimOptions& options);
+
+  /// What the rank's own clock shows: the only time its endpoint sees.
+  Time clock(Time now) const { return clock_.at(now); }
+
+  /// When the endpoint wants to be woken, in the network's time.
+  Time deadline() const { return crashed_ ? Time::never() : clock_.when(endpoint_.poll_timeout()); }
 
   /// When the rank runs again; `now` if it runs.
   Time runs_at(Time now) const;
@@ -27,7 +34,9 @@ class Node {
   /// Hands all that waits to the endpoint.
   void read_inbox(Time now, Counters& counters);
 
-  bool inbox_empty() const { return inbox_.empty(); }
+  /// The rank stops for ever, and what waits for it is gone.
+  void crash();
+  bool crashed() const { return crashed_; }
 
   Endpoint& endpoint() { return endpoint_; }
   const Endpoint& endpoint() const { return endpoint_; }
@@ -35,15 +44,18 @@ class Node {
   Time timer = Time::never();                     // the earliest Timer event that is under way
   Time wake = Time::never();                      // the Wake event that is under way
   std::map<std::uint64_t, std::uint32_t> called;  // operation number to its place in the current run
+  std::size_t owed = 0;                           // reports of the current run, also of calls still to come
 
  private:
-  void hand_over(Time now, Datagram datagram);
+  std::size_t joinable_bytes() const;
 
   std::vector<Pause> pauses_;  // of this rank
-  BufferPool pool_;            // outlives the endpoint, which holds buffers
+  Clock clock_;
+  BufferPool pool_;  // outlives the endpoint, which holds buffers
   Endpoint endpoint_;
   std::deque<Delivery> inbox_;
   std::size_t inbox_bytes_ = 0;
+  bool crashed_ = false;
 };
 
 }  // namespace optireduce::sim

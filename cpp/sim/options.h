@@ -27,9 +27,25 @@ struct LinkOptions {
   Duration reorder_delay = Duration::micros(500);  // ... because they take up to this much longer
   double duplicate = 0;                            // a second copy, up to reorder_delay later
   std::size_t queue_bytes = 0;  // waiting for the link; beyond it packets are dropped. 0: no limit
+  double spike = 0;             // per batch: that the link stands still ...
+  Duration spike_delay = Duration::millis(5);  // ... for so long, and then lets all that waits pass at once
 };
 
-/// Nothing that is sent from `from` to `to` in [begin, end) arrives.
+/// What all of a rank's links share: its own interface (egress), or the switch's port towards it (ingress).
+struct PortOptions {
+  double bits_per_second = 0;   // 0: unlimited, there is no port
+  std::size_t queue_bytes = 0;  // waiting for the port; beyond it packets are dropped. 0: no limit
+};
+
+/// In [begin, end) others send so much through a rank's ingress port, whether or not it has room.
+struct Background {
+  Rank rank = 0;
+  Time begin;
+  Time end;
+  double bits_per_second = 0;  // on the wire
+};
+
+/// Nothing that leaves `from` for `to` in [begin, end) arrives.
 struct LinkCut {
   Rank from = 0;
   Rank to = 0;
@@ -50,6 +66,12 @@ struct Departure {
   Time at;
 };
 
+/// From then on the rank runs, sends and receives nothing. What it has sent before is still under way.
+struct Crash {
+  Rank rank = 0;
+  Time at;
+};
+
 /// Packets that should change nothing, sent beside the genuine ones. Probabilities are per genuine packet.
 struct HostileOptions {
   double forge = 0;     // a stranger's: a wrong token, any bytes
@@ -66,9 +88,24 @@ struct SimOptions {
 
   LinkOptions link;                                          // of every ordered pair ...
   std::map<std::pair<Rank, Rank>, LinkOptions> other_links;  // ... but these (from, to)
+
+  /// A packet passes its sender's egress port, the pair's link and its receiver's ingress port.
+  PortOptions egress;   // of every rank; without a limit its queue is the host's own, which does not drop
+  PortOptions ingress;  // of every rank
+  std::map<Rank, PortOptions> other_egress;   // instead, for some ranks
+  std::map<Rank, PortOptions> other_ingress;  // instead, for some ranks
+  std::vector<Background> backgrounds;
+
   std::vector<LinkCut> cuts;
   std::vector<Pause> pauses;
   std::vector<Departure> departures;
+  std::vector<Crash> crashes;
+
+  /// What a rank's clock shows more than the network's at the beginning, and how many microseconds it gains
+  /// each second (parts per million). All other times of these options are the network's.
+  std::map<Rank, Duration> clock_offset;
+  std::map<Rank, double> clock_drift;
+
   HostileOptions hostile;
 
   /// Share of the batches that arrive as GRO would hand them over: in one piece when their last packet is
@@ -91,5 +128,13 @@ struct SimOptions {
   /// Sees every event before it happens; for tests and for people.
   std::function<void(const TraceEntry&)> observer;
 };
+
+/// The rank's port: its own or everybody's.
+const PortOptions& egress_of(const SimOptions& options, Rank rank);
+const PortOptions& ingress_of(const SimOptions& options, Rank rank);
+
+/// The options, if a network can run with them. Throws std::invalid_argument that names the one that is
+/// wrong.
+SimOptions checked(SimOptions options);
 
 }  // namespace optireduce::sim

@@ -17,6 +17,8 @@ enum class EventKind : std::uint8_t {
   Call,      // the rank starts an operation
   Leave,     // the rank leaves the group
   Complete,  // an operation is over on a rank
+  Enter,     // packets have come to a rank's ingress port
+  Crash,     // the rank stops for ever
 };
 
 constexpr const char* name_of(EventKind kind) {
@@ -33,6 +35,10 @@ constexpr const char* name_of(EventKind kind) {
       return "leave";
     case EventKind::Complete:
       return "complete";
+    case EventKind::Enter:
+      return "enter";
+    case EventKind::Crash:
+      return "crash";
   }
   return "unknown";
 }
@@ -41,8 +47,10 @@ struct TraceEntry {
   Time at;
   EventKind kind = EventKind::Arrive;
   Rank rank = 0;
-  Rank from = 0;             // Arrive: the sender
-  std::uint64_t detail = 0;  // Arrive: a bit for each packet of the batch; Call, Complete: which operation
+  Rank from = 0;  // Arrive, Enter: the sender
+  /// Arrive: a bit for each packet of the batch; Enter: only for those that found room; Call, Complete: which
+  /// operation.
+  std::uint64_t detail = 0;
   std::span<const std::byte> first;  // Arrive: the first packet
 };
 

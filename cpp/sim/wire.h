@@ -38,6 +38,7 @@ struct Delivery {
   std::uint64_t mask = 0;  // which packets of the batch
   Rank from = 0;
   bool coalesced = false;  // may be handed over together, and with what the same sender sent before and after
+  Time left{};             // when the last of its packets had left the ingress port
 
   std::uint32_t packets() const;
   std::size_t bytes() const;

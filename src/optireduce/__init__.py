@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .budget import Budget, ComputePolicy
     from .comm_hook import Session, attach
     from .communicator import Communicator, Handle
     from .config import Config
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
         OptiReduceError,
         PeerError,
         PeerLeftError,
+        TooFewRanksError,
     )
     from .exactness import exact
-    from .process_group import stats
+    from .membership import MembershipEvent
+    from .process_group import on_membership, stats
     from .rendezvous import TcpStore
-    from .report import Report, StepReport
+    from .report import PeerLoss, Report, StepReport
 
     __version__: str
 
 _HOME = {
+    "Budget": "budget",
+    "ComputePolicy": "budget",
     "Session": "comm_hook",
     "attach": "comm_hook",
     "Communicator": "communicator",
@@ -50,34 +55,44 @@ _HOME = {
     "OptiReduceError": "errors",
     "PeerError": "errors",
     "PeerLeftError": "errors",
+    "TooFewRanksError": "errors",
     "exact": "exactness",
+    "MembershipEvent": "membership",
+    "on_membership": "process_group",
     "stats": "process_group",
     "TcpStore": "rendezvous",
+    "PeerLoss": "report",
     "Report": "report",
     "StepReport": "report",
 }
 
 __all__ = [
+    "Budget",
     "ClosedError",
     "Communicator",
+    "ComputePolicy",
     "Config",
     "ConfigError",
     "ConnectError",
     "Handle",
     "InterfaceError",
     "LocalError",
+    "MembershipEvent",
     "MismatchError",
     "OperationTimeout",
     "OptiReduceError",
     "PeerError",
     "PeerLeftError",
+    "PeerLoss",
     "Report",
     "Session",
     "StepReport",
     "TcpStore",
+    "TooFewRanksError",
     "__version__",
     "attach",
     "exact",
+    "on_membership",
     "stats",
 ]
 

@@ -7,6 +7,13 @@ class EngineOptions:
     receive_buffer_bytes: int
     early_bytes: int
     spin_seconds: float
+    repair: bool
+    warmup_operations: int
+    bound_percentile: float
+    bound_least: float
+    bound_most: float
+    absent_after: int
+    min_ranks: int  # 0: a majority
     use_gso: bool
     use_gro: bool
     drop: float
@@ -22,8 +29,22 @@ class Report:
     bytes: int
     elapsed_seconds: float
     repaired_bytes: int
-    lost_bytes: int
-    error_code: int  # 0 none, 1 timeout, 2 mismatch, 3 closed
+    lost_bytes: int  # of both stages
+    bounded: bool
+    closed_by: str  # "complete", "early", "deadline"
+    contributions_lost_bytes: int  # stage 1: bytes of the result times missing contributions / ranks
+    reduced_lost_bytes: int  # stage 2: bytes of the result that never came and are zero
+    lost_by_peer: list[tuple[int, int, int]]  # rank, bytes of its contributions, bytes it reduced
+    absent: list[int]  # ranks not waited for
+    bound_seconds: float  # tB; 0 when not bounded
+    early_seconds: float  # tC
+    early_fraction: float  # x
+    incast: int
+    window_bytes: int  # the smallest towards any peer
+    rtt_seconds: float  # the largest smoothed one
+    rate_bytes_per_second: float
+    behind_seconds: float  # started so much later than the median peer; negative: earlier
+    error_code: int  # 0 none, 1 timeout, 2 mismatch, 3 closed, 4 too few ranks
     error: str
     ranks: list[int]  # ranks at fault
 
@@ -32,7 +53,9 @@ class Engine:
 
     ``ports``: the local UDP port for each peer, 0 at our own rank. ``open`` takes each peer's address and its
     port for us and returns the smallest path MTU. ``begin`` returns the ranks that did not answer. ``wait``
-    returns None while the operation is not done; a negative timeout means no limit.
+    returns None while the operation is not done; a negative timeout means no limit. ``events`` drains what
+    changed in who is waited for: ("absent", rank, last operation that ended without it) or ("back", rank,
+    first operation that waits for it again).
     """
 
     def __init__(
@@ -44,8 +67,18 @@ class Engine:
     def grant_bytes(self) -> int: ...
     def open(self, addresses: list[str], ports: list[int]) -> int: ...
     def begin(self, mtu: int, grants: list[int], timeout_seconds: float) -> list[int]: ...
-    def all_reduce(self, pointer: int, elements: int, dtype: int, op: int, timeout_seconds: float) -> int: ...
+    def all_reduce(
+        self,
+        pointer: int,
+        elements: int,
+        dtype: int,
+        op: int,
+        timeout_seconds: float,
+        bounded: bool = False,
+        weight: int = 1,
+    ) -> int: ...
     def wait(self, operation: int, timeout_seconds: float) -> Report | None: ...
+    def events(self) -> list[tuple[str, int, int]]: ...
     def stats(self) -> dict[str, int | float]: ...
     def close(self, linger_seconds: float) -> None: ...
 

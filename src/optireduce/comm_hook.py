@@ -7,6 +7,7 @@ text.
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -16,13 +17,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
-from .dtypes import DTYPES, OPS
+from .dtypes import DTYPES, OPS, Op
 from .errors import ClosedError, ConnectError
+from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES
 from .rendezvous import store_host
-from .report import Report, StepReport
+from .report import Report, StepReport, step_report
 from .transport import Operation, Transport
 from .work import future_of
 
@@ -62,6 +65,8 @@ class Session:
         self._finalizer = weakref.finalize(
             self, _close, self._transport, self._pool
         )  # also at interpreter exit
+        self.rank = self._transport.rank
+        self.size = self._transport.size
         self._lock = threading.Lock()
         self._steps = 0
         self._step = _OpenStep(0)
@@ -75,6 +80,17 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """Counters of the engine since attach()."""
         return self._transport.stats()
+
+    def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
+        """Call ``callback(MembershipEvent)`` whenever a rank is no longer waited for, or is back. See
+        :meth:`Communicator.on_membership`."""
+        return self._transport.membership.register(callback)
+
+    def all_reduce_async(self, buffer: torch.Tensor, op: Op = "mean", *, weight: int | None = None) -> Handle:
+        """Start reducing a CPU tensor in place, between the model's own buckets. See
+        :meth:`Communicator.all_reduce_async`."""
+        self._require_open()
+        return start_all_reduce(self._transport, buffer.detach(), op, weight)
 
     def close(self) -> None:
         """Leave the group. DDP cannot forget a hook, so the model's next backward pass raises ClosedError."""
@@ -90,8 +106,7 @@ class Session:
 
     def average(self, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
         """Start averaging one bucket; the future holds its buffer. Never waits."""
-        if not self._finalizer.alive:
-            raise ClosedError("the session is closed; make a new DistributedDataParallel without attach()")
+        self._require_open()
         step = self._step_of(bucket)
         buffer = bucket.buffer()
         if buffer.dtype not in TORCH_DTYPES:
@@ -115,6 +130,10 @@ class Session:
             before=lambda: self._bucket_done(step, operation),
             devices=None if on_cpu else [buffer.device],
         )
+
+    def _require_open(self) -> None:
+        if not self._finalizer.alive:
+            raise ClosedError("the session is closed; make a new DistributedDataParallel without attach()")
 
     def _step_of(self, bucket: GradBucket) -> "_OpenStep":
         """Buckets come in the order of their index, so index 0 begins a step; an earlier one may have been
@@ -147,14 +166,7 @@ class _OpenStep:
     reports: list[Report] = field(default_factory=list)
 
     def report(self) -> StepReport:
-        return StepReport(
-            step=self.number,
-            buckets=len(self.reports),
-            bytes=sum(report.bytes for report in self.reports),
-            elapsed_seconds=time.monotonic() - self.started_at,
-            repaired_bytes=sum(report.repaired_bytes for report in self.reports),
-            lost_bytes=sum(report.lost_bytes for report in self.reports),
-        )
+        return step_report(self.number, self.reports, time.monotonic() - self.started_at)
 
 
 def average_bucket(state: Session, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

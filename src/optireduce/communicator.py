@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from .buffers import as_buffer
 from .config import Config
-from .dtypes import Op, op_code
+from .dtypes import OPS, Op, op_code
 from .errors import ClosedError, ConfigError, OperationTimeout
 from .exchange import StoreExchange
+from .membership import MembershipCallback
 from .rendezvous import Store, TcpStore, store_host
 from .report import Report
 from .transport import Operation, Transport
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
+_MOST_WEIGHT = 65_535  # 16 bits in every packet
 
 
 class Handle:
@@ -41,6 +44,36 @@ class Handle:
     def done(self) -> bool:
         """Whether wait() would return at once, with a result or an error."""
         return self._operation is None or self._operation.poll(0.0)
+
+
+def start_all_reduce(transport: Transport, buffer: Any, op: Op, weight: int | None) -> Handle:
+    """Start reducing a NumPy array or DLPack CPU tensor in place; see Communicator.all_reduce_async."""
+    code = op_code(op)
+    _check_weight(weight, code)
+    memory = as_buffer(buffer)
+    if memory.elements == 0:
+        return Handle(None)
+    operation = transport.start(
+        memory.pointer,
+        memory.elements,
+        memory.dtype,
+        code,
+        weight=1 if weight is None else weight,
+        keep_alive=memory,
+        finish=memory.copy_back,
+    )
+    return Handle(operation)
+
+
+def _check_weight(weight: int | None, code: int) -> None:
+    if weight is None:
+        return
+    if isinstance(weight, bool) or not isinstance(weight, int):
+        raise TypeError(f"weight = {weight!r} is a {type(weight).__name__}: it must be an integer")
+    if not 0 <= weight <= _MOST_WEIGHT:
+        raise ValueError(f"weight = {weight} is not usable: it must be from 0 to {_MOST_WEIGHT}")
+    if code != OPS["mean"]:
+        raise ValueError(f'weight = {weight} needs op = "mean": a sum has no weights')
 
 
 class Communicator:
@@ -78,30 +111,31 @@ class Communicator:
         self._transport = _form_group(rank, size, store, config, timeout, name)
         self._finalizer = weakref.finalize(self, self._transport.close)  # also at interpreter exit
 
-    def all_reduce(self, buffer: Any, op: Op = "mean") -> Report:
-        """Reduce ``buffer`` over all ranks, in place, and wait for it."""
-        return self.all_reduce_async(buffer, op).wait()
+    def all_reduce(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Report:
+        """Reduce ``buffer`` over all ranks, in place, and wait for it. See :meth:`all_reduce_async`."""
+        return self.all_reduce_async(buffer, op, weight=weight).wait()
 
-    def all_reduce_async(self, buffer: Any, op: Op = "mean") -> Handle:
+    def all_reduce_async(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Handle:
         """Start reducing ``buffer`` in place. Any number may be in flight.
+
+        With a ``weight``, from 0 to 65535, the buffer holds a sum over so many samples, and the mean is the
+        sum of the buffers over the sum of the weights of the ranks whose data came. A rank with weight 0
+        gives nothing, is not waited for, and gets the result like all others.
 
         The handle of a non-contiguous buffer must be waited for: its result is copied back then.
         """
-        code = op_code(op)
-        memory = as_buffer(buffer)
         if not self._finalizer.alive:
             raise ClosedError("the communicator is closed")
-        if memory.elements == 0:
-            return Handle(None)
-        operation = self._transport.start(
-            memory.pointer,
-            memory.elements,
-            memory.dtype,
-            code,
-            keep_alive=memory,
-            finish=memory.copy_back,
-        )
-        return Handle(operation)
+        return start_all_reduce(self._transport, buffer, op, weight)
+
+    def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
+        """Call ``callback(MembershipEvent)`` whenever a rank is no longer waited for, or is back.
+
+        Events come when an operation ends, in the thread that waits for it, one at a time and in order: be
+        short, and do not wait for futures. What the callback raises is logged and harms nothing. Call what is
+        returned to stop.
+        """
+        return self._transport.membership.register(callback)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the group formed: operations, bytes, repaired and lost bytes, times."""

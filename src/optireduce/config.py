@@ -19,7 +19,8 @@ _FALSE = {"0", "false", "no", "off"}
 class Config:
     """Settings of one group. Every field is also read from ``OPTIREDUCE_<FIELD>`` by :meth:`from_env`.
 
-    All ranks of a group should use the same values; none of them changes the result of an operation.
+    All ranks of a group should use the same values. ``bounded``, ``bounded_min_bytes``, ``warmup_operations``
+    and ``min_ranks`` must be the same everywhere: the group does not form otherwise.
     """
 
     interface: str = ""
@@ -57,6 +58,46 @@ class Config:
     """How long close() goes on answering peers that still lack our last packets; it returns as soon as none
     does. Less may fail their last operation."""
 
+    bounded: bool = True
+    """Give long all-reduces a deadline: they end with what has arrived by then. False: every operation runs
+    to completion, however long the slowest rank or path takes."""
+
+    bounded_min_bytes: int = 65_536
+    """All-reduces shorter than this run to completion. Lower it and metrics or counters may be approximate;
+    raise it and more operations wait for stragglers."""
+
+    warmup_operations: int = 20
+    """Operations that run to completion before the first deadline, to learn what is usual here. More give a
+    better first estimate, and leave training unprotected for longer."""
+
+    bound_percentile: float = 95.0
+    """The deadline is this percentile of what operations took. Lower ends slow operations sooner, and loses
+    more."""
+
+    bound_least: float = 1.2
+    """The deadline is never less than this multiple of the median time. Lower makes a calm network lose data
+    to small delays."""
+
+    bound_most: float = 1.4
+    """The deadline is never more than this multiple of the median time. Higher loses less in bursts, and
+    lets the slowest steps take longer."""
+
+    repair: bool = True
+    """Ask again for lost packets while there is time. False: the papers' best-effort transport, for
+    comparison; what is lost stays lost. Exact operations repair in any case."""
+
+    absent_after: int = 3
+    """A rank that contributes nothing to so many operations in a row is no longer waited for, until it is
+    back. Fewer spares deadlines spent on a dead rank, and gives up a slow one sooner."""
+
+    min_ranks: int = 0
+    """Fewer ranks than this, ourselves included, end an operation with TooFewRanksError. 0: more than half;
+    more than the group has: all of them. Fewer train on longer, on less data."""
+
+    operation_log: str = ""
+    """File that gets one JSON object for each operation (fields: ``optireduce.operation_log``); ``{rank}`` in
+    it becomes the rank. Empty: off. Costs a thread and some 20 microseconds an operation."""
+
     use_gso: bool = True
     """Let the kernel cut large sends into packets. Switch off only to find a driver's fault: costs most of
     the speed."""
@@ -79,6 +120,11 @@ class Config:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check(field.name, getattr(self, field.name))
+        if self.bound_least > self.bound_most:
+            raise ConfigError(
+                f"bound_least = {self.bound_least!r} is not usable: it must be at most bound_most = "
+                f"{self.bound_most!r}"
+            )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **explicit: Any) -> Config:
@@ -94,12 +140,16 @@ class Config:
         return cls(**explicit)
 
 
-# What each field must be. Booleans and the interface need no limits.
+# What each field must be. Booleans and texts need no limits.
 _INTEGERS = {
     "mtu": (0, 65_536),
     "window_bytes": (4_096, 2**30),
     "receive_buffer_bytes": (16_384, 2**30),
     "early_bytes": (65_536, 2**40),
+    "bounded_min_bytes": (0, 2**62),
+    "warmup_operations": (3, 10**6),
+    "absent_after": (1, 10**6),
+    "min_ranks": (0, 65_535),
     "impairment_seed": (0, 2**63 - 1),
 }
 _SMALLEST_MTU = 576  # what every IPv4 host must take (RFC 791)
@@ -110,8 +160,10 @@ _SECONDS = {
 }
 _OPTIONAL_SECONDS = {"timeout_seconds": (0.001, 1e7)}
 _PROBABILITIES = {"drop": (0.0, 0.95), "duplicate": (0.0, 1.0), "reorder": (0.0, 1.0)}
-_FLOATS = _SECONDS | _OPTIONAL_SECONDS | _PROBABILITIES
-_BOOLEANS = {"use_gso", "use_gro"}
+_RATIOS = {"bound_percentile": (50.0, 100.0), "bound_least": (1.0, 10.0), "bound_most": (1.0, 10.0)}
+_FLOATS = _SECONDS | _OPTIONAL_SECONDS | _PROBABILITIES | _RATIOS
+_BOOLEANS = {"bounded", "repair", "use_gso", "use_gro"}
+_TEXTS = {"interface", "operation_log"}
 
 
 def _check(name: str, value: object) -> None:
@@ -157,6 +209,8 @@ def _parse(name: str, variable: str, text: str) -> object:
         return text.lower() in _TRUE
     if name == "interface":
         return text.split(",")[0].strip()  # Gloo takes a list; the first one is the one to use
+    if name in _TEXTS:
+        return text
     wanted, convert = ("an integer", int) if name in _INTEGERS else ("a number", float)
     try:
         value = convert(text)

@@ -19,6 +19,8 @@ from .interface import local_address
 from .version import version
 
 _TOKEN_BITS = 64
+# What decides when an operation ends, or whether it may: ranks that differ would each wait for another thing.
+_SAME_EVERYWHERE = ("bounded", "bounded_min_bytes", "warmup_operations", "min_ranks")
 
 
 def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: str) -> Engine:
@@ -74,8 +76,10 @@ class _Connector:
 
     def _create(self) -> dict[str, Any]:
         rank = self._exchange.rank
+        size = self._exchange.size
         options = engine_options(self._config)
-        self._engine = Engine(rank, self._exchange.size, self._addresses[rank], self._token, options)
+        options.min_ranks = min(options.min_ranks, size)  # one setting serves the world and its subgroups
+        self._engine = Engine(rank, size, self._addresses[rank], self._token, options)
         return {"ports": list(self._engine.ports), "grant_bytes": self._engine.grant_bytes}
 
 
@@ -86,6 +90,13 @@ def engine_options(config: Config) -> EngineOptions:
     options.receive_buffer_bytes = config.receive_buffer_bytes
     options.early_bytes = config.early_bytes
     options.spin_seconds = config.spin_seconds
+    options.repair = config.repair
+    options.warmup_operations = config.warmup_operations
+    options.bound_percentile = config.bound_percentile
+    options.bound_least = config.bound_least
+    options.bound_most = config.bound_most
+    options.absent_after = config.absent_after
+    options.min_ranks = config.min_ranks
     options.use_gso = config.use_gso
     options.use_gro = config.use_gro
     options.drop = config.drop
@@ -96,7 +107,11 @@ def engine_options(config: Config) -> EngineOptions:
 
 
 def _hello(rank: int, config: Config, master: str) -> dict[str, Any]:
-    hello: dict[str, Any] = {"address": local_address(config.interface, master), "version": version()}
+    hello: dict[str, Any] = {
+        "address": local_address(config.interface, master),
+        "version": version(),
+        "settings": {name: getattr(config, name) for name in _SAME_EVERYWHERE},
+    }
     if rank == 0:
         hello["token"] = (
             f"{secrets.randbits(_TOKEN_BITS):x}"  # text: JSON numbers are not exact to 64 bits everywhere
@@ -113,6 +128,7 @@ def _check_hellos(hellos: list[dict[str, Any]]) -> None:
             f"install the same version everywhere",
             odd,
         )
+    _check_settings([hello["settings"] for hello in hellos])
     addresses = [ipaddress.ip_address(hello["address"]) for hello in hellos]
     odd = _unlike_rank_0([(address.version, address.is_loopback) for address in addresses])
     if odd:
@@ -121,6 +137,17 @@ def _check_hellos(hellos: list[dict[str, Any]]) -> None:
             f"other; set OPTIREDUCE_SOCKET_IFNAME to the interface of the shared network on every rank",
             odd,
         )
+
+
+def _check_settings(settings: list[dict[str, Any]]) -> None:
+    for name in _SAME_EVERYWHERE:
+        odd = _unlike_rank_0([setting[name] for setting in settings])
+        if odd:
+            raise ConnectError(
+                f"{name} is {settings[odd[0]][name]!r} on rank {odd[0]} and "
+                f"{settings[0][name]!r} on rank 0: it must be the same on every rank",
+                odd,
+            )
 
 
 def _unlike_rank_0(values: list[Any]) -> list[int]:

@@ -51,5 +51,9 @@ class PeerLeftError(PeerError):
     """A rank closed its end of the group, or its process ended, before the operation was done."""
 
 
+class TooFewRanksError(PeerError):
+    """Fewer than ``min_ranks`` ranks are there; ``ranks`` are those that are not."""
+
+
 class MismatchError(PeerError):
     """Ranks called different operations: another size, dtype or op."""

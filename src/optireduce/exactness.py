@@ -11,10 +11,13 @@ _requested: ContextVar[bool] = ContextVar("optireduce_exact", default=False)
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """All-reduces started inside run to completion and lose nothing.
+    """All-reduces started inside run to completion and lose nothing, however long they are: for metrics,
+    parameter averaging and whatever else must be exact. A rank that is missing then fails them at their
+    timeout. Use it on every rank alike.
 
-    Today all of them do, so there is nothing to switch: code that needs exact results (metrics, parameter
-    averaging) can say so now and stay right when operations with a deadline arrive.
+    It holds for the thread (and the asyncio task) that enters it, and for operations started there, whoever
+    waits for them. Threads started inside do not inherit it; the backward pass of a model on a GPU starts
+    its gradient buckets from such threads.
     """
     token = _requested.set(True)
     try:

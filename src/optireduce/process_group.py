@@ -19,11 +19,13 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from ._autoload import BACKEND
+from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
-from .dtypes import DTYPES, OPS, DType
+from .dtypes import DTYPES, OPS, DType, Op
 from .errors import ConfigError
 from .exchange import StoreExchange
+from .membership import MembershipCallback
 from .rendezvous import store_host
 from .transport import Transport
 from .work import Work, backend_error
@@ -108,6 +110,15 @@ class OptiReduceGroup(ProcessGroup):
         """Counters of this group's engine."""
         return self._transport.stats()
 
+    def all_reduce_async(self, buffer: torch.Tensor, op: Op = "mean", *, weight: int | None = None) -> Handle:
+        """Start reducing a CPU tensor in place, as Communicator.all_reduce_async does: torch's own
+        all_reduce knows no weights."""
+        return start_all_reduce(self._transport, buffer.detach(), op, weight)
+
+    def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
+        """See Communicator.on_membership."""
+        return self._transport.membership.register(callback)
+
     def shutdown(self) -> None:
         """Called by destroy_process_group."""
         self._finalizer()
@@ -160,13 +171,23 @@ def create(options: Any, pg_options: Any) -> OptiReduceGroup:
 
 def stats(group: ProcessGroup | None = None) -> dict[str, Any]:
     """Counters of a group on the ``optireduce`` backend, by default the whole world's."""
+    return _our_group(group, "stats").stats()
+
+
+def on_membership(callback: MembershipCallback, group: ProcessGroup | None = None) -> Callable[[], None]:
+    """Call ``callback(MembershipEvent)`` whenever a rank of a group on the ``optireduce`` backend is no
+    longer waited for, or is back. See :meth:`Communicator.on_membership`."""
+    return _our_group(group, "on_membership").on_membership(callback)
+
+
+def _our_group(group: ProcessGroup | None, function: str) -> OptiReduceGroup:
     group = group or dist.group.WORLD
     if not isinstance(group, OptiReduceGroup):
         kind = "there is no process group" if group is None else f"the group's backend is {group.name()}"
         raise TypeError(
-            f"{kind}: stats() needs a group made with backend 'optireduce' (or use Session.stats())"
+            f"{kind}: {function}() needs a group made with backend 'optireduce' (or use Session.{function}())"
         )
-    return group.stats()
+    return group
 
 
 def contiguous_copy(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:

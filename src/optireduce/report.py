@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, cast
+
+from . import _core
+
+ClosedBy = Literal["complete", "early", "deadline"]
+
+
+class PeerLoss(NamedTuple):
+    """What one peer owed this rank and did not deliver in time."""
+
+    contributions_bytes: int
+    """Of its contributions to the part of the buffer that this rank reduced."""
+    reduced_bytes: int
+    """Of the part that it reduced for everybody."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +33,61 @@ class Report:
     """From the local start to the local end."""
     repaired_bytes: int = 0
     """Bytes that came only after a repeated request."""
-    lost_bytes: int = 0
-    """Bytes that never came. 0 today: every operation runs to completion."""
+    bounded: bool = False
+    """Whether it had a deadline. An operation without one loses nothing, or fails."""
+    closed_by: ClosedBy = "complete"
+    """What ended it: everything was there; or all senders were through and the early bound had passed; or
+    the deadline."""
+    contributions_lost_bytes: int = 0
+    """Of the part that this rank reduced: bytes times the share of the ranks whose contribution is missing.
+    The mean was taken over those that came."""
+    reduced_lost_bytes: int = 0
+    """Bytes of the result that never came back from the ranks that reduced them; they are zero."""
+    lost_by_peer: Mapping[int, PeerLoss] = field(default_factory=dict, hash=False)
+    """What each rank owed, for ranks that owed anything."""
+    absent: tuple[int, ...] = ()
+    """Ranks that were not waited for: nothing had come from them for ``absent_after`` operations."""
+    bound_seconds: float = 0.0
+    """The deadline (the papers' tB) that held; 0 when there was none."""
+    early_seconds: float = 0.0
+    """The usual time (the papers' tC), from which the early bound is taken."""
+    early_fraction: float = 0.0
+    """The share of ``early_seconds`` that is waited once all senders are through (the papers' x)."""
+    incast: int = 0
+    """How many senders at once this rank told its peers to be; 0: any number."""
+    window_bytes: int = 0
+    """The smallest window towards any peer."""
+    rtt_seconds: float = 0.0
+    """The largest smoothed round-trip time to any peer."""
+    rate_bytes_per_second: float = 0.0
+    """The rate at which this rank sends, all peers together."""
+    behind_seconds: float = 0.0
+    """How much later than the median peer this rank started the operation; negative: earlier."""
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes lost in both stages."""
+        return self.contributions_lost_bytes + self.reduced_lost_bytes
 
     @property
     def loss_share(self) -> float:
         """Lost share of the buffer, from 0 to 1."""
-        return self.lost_bytes / self.bytes if self.bytes else 0.0
+        return _share(self.lost_bytes, self.bytes)
+
+    @property
+    def contributions_lost_share(self) -> float:
+        """The part of ``loss_share`` that was lost on the way to those who reduce."""
+        return _share(self.contributions_lost_bytes, self.bytes)
+
+    @property
+    def reduced_lost_share(self) -> float:
+        """The part of ``loss_share`` that was lost on the way back."""
+        return _share(self.reduced_lost_bytes, self.bytes)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the deadline ended it."""
+        return self.closed_by == "deadline"
 
 
 @dataclass(frozen=True)
@@ -32,15 +95,69 @@ class StepReport:
     """How the gradient exchange of one training step went on this rank."""
 
     step: int
-    """Synchronised backward passes before this one; those under ``no_sync`` do not count."""
+    """Gradient exchanges before this one; backward passes under ``no_sync`` do not count."""
     buckets: int
     bytes: int
     elapsed_seconds: float
     """From the first bucket's start to the last one's end; overlaps with the backward pass."""
     repaired_bytes: int = 0
-    lost_bytes: int = 0
+    contributions_lost_bytes: int = 0
+    reduced_lost_bytes: int = 0
+    timed_out: bool = False
+    """Whether the deadline ended any bucket."""
+    absent: tuple[int, ...] = ()
+    """Ranks that some bucket did not wait for."""
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes lost in both stages, as in Report."""
+        return self.contributions_lost_bytes + self.reduced_lost_bytes
 
     @property
     def loss_share(self) -> float:
         """Lost share of the step's gradient bytes, from 0 to 1."""
-        return self.lost_bytes / self.bytes if self.bytes else 0.0
+        return _share(self.lost_bytes, self.bytes)
+
+
+def report_of(raw: _core.Report) -> Report:
+    """The core's account in the users' terms; a failed operation has one too."""
+    return Report(
+        operation=raw.operation,
+        bytes=raw.bytes,
+        elapsed_seconds=raw.elapsed_seconds,
+        repaired_bytes=raw.repaired_bytes,
+        bounded=raw.bounded,
+        closed_by=cast(ClosedBy, raw.closed_by),
+        contributions_lost_bytes=raw.contributions_lost_bytes,
+        reduced_lost_bytes=raw.reduced_lost_bytes,
+        lost_by_peer={peer: PeerLoss(*lost) for peer, *lost in raw.lost_by_peer},
+        absent=tuple(raw.absent),
+        bound_seconds=raw.bound_seconds,
+        early_seconds=raw.early_seconds,
+        early_fraction=raw.early_fraction,
+        incast=raw.incast,
+        window_bytes=raw.window_bytes,
+        rtt_seconds=raw.rtt_seconds,
+        rate_bytes_per_second=raw.rate_bytes_per_second,
+        behind_seconds=raw.behind_seconds,
+    )
+
+
+def step_report(step: int, reports: Iterable[Report], elapsed_seconds: float) -> StepReport:
+    """The reports of a step's buckets as one."""
+    reports = list(reports)
+    return StepReport(
+        step=step,
+        buckets=len(reports),
+        bytes=sum(report.bytes for report in reports),
+        elapsed_seconds=elapsed_seconds,
+        repaired_bytes=sum(report.repaired_bytes for report in reports),
+        contributions_lost_bytes=sum(report.contributions_lost_bytes for report in reports),
+        reduced_lost_bytes=sum(report.reduced_lost_bytes for report in reports),
+        timed_out=any(report.timed_out for report in reports),
+        absent=tuple(sorted({rank for report in reports for rank in report.absent})),
+    )
+
+
+def _share(lost: int, whole: int) -> float:
+    return lost / whole if whole else 0.0

@@ -15,13 +15,24 @@ from . import _core
 from .config import Config
 from .connect import connect
 from .dtypes import DType
-from .errors import ClosedError, MismatchError, OperationTimeout, OptiReduceError, PeerLeftError
+from .errors import (
+    ClosedError,
+    MismatchError,
+    OperationTimeout,
+    OptiReduceError,
+    PeerLeftError,
+    TooFewRanksError,
+)
+from .exactness import exact_requested
 from .exchange import Exchange
-from .report import Report
+from .membership import Membership
+from .operation_log import OperationLog
+from .report import Report, report_of
 
 # Native waits are cut into slices so that Ctrl-C reaches a thread that waits.
 _SLICE_SECONDS = 0.1
-_TIMED_OUT, _MISMATCH = 1, 2  # _core.Report.error_code; anything else but 0: closed, here or by a peer
+# _core.Report.error_code; anything else but 0: closed, here or by a peer.
+_TIMED_OUT, _MISMATCH, _TOO_FEW = 1, 2, 4
 
 
 class Operation:
@@ -35,13 +46,13 @@ class Operation:
         self._keep_alive = keep_alive  # the engine writes to this memory until the operation is done
         self._finish = finish  # e.g. copy the result back into a non-contiguous array
         self._lock = threading.Lock()
-        self._report: Report | None = None
+        self._raw: _core.Report | None = None
         self._error: OptiReduceError | None = None
 
     @property
     def settled(self) -> bool:
         """Whether the outcome is known; does not ask the engine."""
-        return self._report is not None or self._error is not None
+        return self._raw is not None
 
     @property
     def error(self) -> OptiReduceError | None:
@@ -75,28 +86,19 @@ class Operation:
         """The report of a settled operation; raises its error."""
         if self._error is not None:
             raise self._error
-        assert self._report is not None, "result() is for settled operations"
-        return self._report
+        assert self._raw is not None, "result() is for settled operations"
+        return report_of(self._raw)  # here, not for everybody: short operations would notice
 
     def _settle(self, raw: _core.Report) -> None:
         with self._lock:
             if self.settled:
                 return
-            error = _error_of(raw)
-            if error is None and self._finish is not None:
+            self._error = _error_of(raw)
+            if self._error is None and self._finish is not None:
                 self._finish()
             self._keep_alive = self._finish = None
-            self._transport.forget(self)
-            if error is not None:
-                self._error = error
-            else:
-                self._report = Report(
-                    operation=raw.operation,
-                    bytes=raw.bytes,
-                    elapsed_seconds=raw.elapsed_seconds,
-                    repaired_bytes=raw.repaired_bytes,
-                    lost_bytes=raw.lost_bytes,
-                )
+            self._raw = raw
+        self._transport.settled(self, raw)  # without the lock: it calls back into user code
 
 
 class Transport:
@@ -108,6 +110,8 @@ class Transport:
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
         self.engine = connect(exchange, config, self.timeout_seconds, master)
+        self.membership = Membership(self.engine.events, config.absent_after)
+        self._log = OperationLog(config.operation_log, self.rank) if config.operation_log else None
         self._in_flight: dict[int, Operation] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -120,28 +124,35 @@ class Transport:
         op: int,
         *,
         timeout_seconds: float | None = None,
+        weight: int = 1,
         keep_alive: object = None,
         finish: Callable[[], None] | None = None,
     ) -> Operation:
         """Begin an in-place all-reduce; the n-th call on every rank is the same operation.
 
+        A mean divides by the sum of the ``weight`` of the ranks whose data came; 0: this rank gives nothing.
         ``keep_alive`` is held until the operation is done; ``finish`` runs once, when it has succeeded and
         before anybody is told.
         """
         self._reap()
+        bounded = self._may_be_bounded(elements * dtype.itemsize)
         with self._lock:  # numbers are given in call order
             if self._closed:
                 raise ClosedError("the group is closed: no operation can be started")
+            timeout_seconds = timeout_seconds or self.timeout_seconds
             number = self.engine.all_reduce(
-                pointer, elements, dtype.code, op, timeout_seconds or self.timeout_seconds
+                pointer, elements, dtype.code, op, timeout_seconds, bounded, weight
             )
             operation = Operation(self, number, keep_alive, finish)
             self._in_flight[number] = operation
         return operation
 
-    def forget(self, operation: Operation) -> None:
-        """Called by an operation that is settled."""
+    def settled(self, operation: Operation, raw: _core.Report) -> None:
+        """Called by an operation, once, when its outcome is known."""
         self._in_flight.pop(operation.number, None)
+        if self._log is not None:
+            self._log.write(report_of(raw), raw.error or None)
+        self.membership.update()
 
     def stats(self) -> dict[str, Any]:
         """Counters of the engine since the group formed."""
@@ -158,6 +169,14 @@ class Transport:
         for operation in list(self._in_flight.values()):
             operation.poll(0.0)
         self._in_flight.clear()
+        self.membership.clear()
+        if self._log is not None:
+            self._log.close()
+
+    def _may_be_bounded(self, size: int) -> bool:
+        """Whether an operation has a deadline: the one rule for all who start any, asked by the thread that
+        starts it, because :func:`exact` holds there."""
+        return self.config.bounded and size >= self.config.bounded_min_bytes and not exact_requested()
 
     def _reap(self) -> None:
         """Settle operations that nobody waited for; the oldest end first, so this is cheap."""
@@ -173,4 +192,6 @@ def _error_of(raw: _core.Report) -> OptiReduceError | None:
         return OperationTimeout(raw.error, raw.ranks)
     if raw.error_code == _MISMATCH:
         return MismatchError(raw.error, raw.ranks)
+    if raw.error_code == _TOO_FEW:
+        return TooFewRanksError(raw.error, raw.ranks)
     return PeerLeftError(raw.error, raw.ranks) if raw.ranks else ClosedError(raw.error)

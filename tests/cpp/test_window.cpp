@@ -1,7 +1,8 @@
-// The window's bounds and how its limit moves: what keeps a shallow switch from overflowing and a fast path
-// busy.
+// What may be under way to one peer, and how congestion moves it.
 #include "check.h"
-#include "proto/rtt.h"
+#include "proto/byte_ledger.h"
+#include "proto/congestion.h"
+#include "proto/incast.h"
 #include "proto/window.h"
 
 using namespace optireduce;
@@ -10,6 +11,9 @@ namespace {
 
 constexpr std::uint32_t kPayload = 1408;
 constexpr std::uint32_t kChunk = 44;
+constexpr WindowBounds kBounds{4 * kPayload, 40'000, 200'000};
+constexpr auto kContribution = PacketType::Contribution;
+constexpr auto kReduced = PacketType::Reduced;
 
 EndpointConfig config_with(std::size_t window_bytes) {
   EndpointConfig config;
@@ -18,14 +22,16 @@ EndpointConfig config_with(std::size_t window_bytes) {
   return config;
 }
 
-RttEstimator estimator(std::initializer_list<int> samples_ms) {
-  RttEstimator rtt{EndpointConfig{}};
-  for (int ms : samples_ms) rtt.sample(Duration::millis(ms));
-  return rtt;
+SendWindow window_between(std::size_t lower, std::size_t upper) {
+  return SendWindow({lower, lower, upper}, kPayload, kChunk);
 }
 
-SendWindow window_between(std::size_t lower, std::size_t upper) {
-  return SendWindow({lower, upper}, kPayload, kChunk);
+/// Round trips of `rtt` for `periods` round trips, every one of them held back by the limit.
+void round_trips(CongestionLimit& limit, Time& now, Duration rtt, int periods, bool wanted_more = true) {
+  for (int i = 0; i < periods * 4; ++i) {
+    now = now + rtt / 4 + Duration::micros(1);
+    limit.on_round_trip(now, rtt, wanted_more);
+  }
 }
 
 }  // namespace
@@ -36,63 +42,179 @@ TEST(bounds_shrink_with_the_number_of_peers_and_respect_the_grant) {
   CHECK_EQ(WindowBounds::of(config, 7, 1 << 20).upper, std::size_t{1024 * 1024 / 7});
   CHECK_EQ(WindowBounds::of(config, 63, 1 << 20).upper, std::size_t{128 * 1024});
   CHECK_EQ(WindowBounds::of(config, 1, 100'000).upper, std::size_t{100'000});
-  for (std::size_t peers : {3u, 7u, 15u, 31u}) {
-    CHECK(WindowBounds::of(config, peers, 1 << 20).lower * peers <= 256 * 1024);
-  }
+  CHECK_EQ(WindowBounds::of(config, 7, 1 << 20).lower, std::size_t{4 * kPayload});
+  for (std::size_t peers : {3u, 7u, 15u})
+    CHECK(WindowBounds::of(config, peers, 1 << 20).shallow * peers * 2 <= 256 * 1024);
   const WindowBounds tiny = WindowBounds::of(config_with(1), 3, 1 << 20);
   CHECK_EQ(tiny.upper, std::size_t{kPayload});
   CHECK_EQ(tiny.lower, tiny.upper);
 }
 
+TEST(an_echo_settles_what_was_sent_no_later_also_when_timestamps_wrap) {
+  ByteLedger ledger;
+  ledger.add(0xffff'fff0u, 100);
+  ledger.add(0xffff'fffeu, 20);
+  ledger.add(5, 3);
+  ledger.settle(0xffff'ffefu);
+  CHECK_EQ(ledger.outstanding(), std::size_t{123});
+  ledger.settle(0xffff'fffeu);
+  CHECK_EQ(ledger.outstanding(), std::size_t{3});
+  ledger.settle(5);
+  CHECK_EQ(ledger.outstanding(), std::size_t{0});
+  for (std::uint32_t i = 10; i < 1'000; ++i) {
+    ledger.add(i, 1);
+    ledger.settle(i - 5);
+    CHECK(ledger.outstanding() <= 5);
+  }
+}
+
 TEST(a_batch_goes_whole_or_not_at_all_but_one_always_goes) {
   SendWindow window = window_between(10'000, 10'000);
-  CHECK(window.admits(50'000));
-  window.on_sent(8'000);
-  CHECK(window.admits(2'000));
-  CHECK(!window.admits(2'001));
-  window.on_credit(8'000);
-  CHECK(window.admits(50'000));
-  window.on_credit(8'000);  // more than was sent: not believed
-  CHECK_EQ(window.outstanding(), std::size_t{0});
+  CHECK(window.admits(kContribution, 50'000));
+  window.on_sent(kContribution, 1, 8'000, false);
+  CHECK(window.admits(kContribution, 2'000));
+  CHECK(!window.admits(kContribution, 2'001));
+  window.on_returned(1);
+  CHECK(window.admits(kContribution, 50'000));
 }
 
-TEST(loss_in_a_queue_halves_the_limit_once_per_turnaround_down_to_the_lower_bound) {
-  SendWindow window = window_between(60'000, 200'000);
-  const RttEstimator queued = estimator({1, 10, 10, 10, 10, 10, 10, 10, 10});
-  const Time start{Duration::millis(1000).ns};
-  window.on_loss(start, queued);
+TEST(stages_have_a_window_each) {
+  SendWindow window = window_between(10'000, 10'000);
+  window.on_sent(kContribution, 1, 10'000, false);
+  CHECK(!window.admits(kContribution, 1));
+  CHECK(window.admits(kReduced, 10'000));
+  window.on_sent(kReduced, 2, 10'000, false);
+  CHECK(!window.admits(kReduced, 1));
+  window.on_arrived(2);
+  CHECK(window.admits(kReduced, 1));
+}
+
+TEST(contributions_wait_for_their_reduction_until_told_to_go_on) {
+  SendWindow window = window_between(10'000, 10'000);
+  window.on_sent(kContribution, 7, 10'000, false);
+  CHECK_EQ(window.wanted_answers(kContribution, 1'000), std::uint8_t{kFlagAnswer | kFlagHeld});
+  window.on_arrived(7);
+  CHECK(!window.admits(kContribution, 1));
+  CHECK_EQ(window.wanted_answers(kContribution, 1'000), kFlagHeld);
+  window.on_go_on(7);
+  CHECK(window.admits(kContribution, 1));
+  CHECK_EQ(window.wanted_answers(kContribution, 1'000), std::uint8_t{0});
+}
+
+TEST(repairs_are_under_way_but_do_not_wait_for_a_second_reduction) {
+  SendWindow window = window_between(10'000, 10'000);
+  window.on_sent(kContribution, 1, 6'000, true);
+  CHECK_EQ(window.unreturned(), std::size_t{0});
+  CHECK(!window.admits_repair(kContribution, 6'000));
+  window.on_arrived(1);
+  CHECK(window.admits_repair(kContribution, 6'000));
+}
+
+TEST(a_receiver_that_takes_few_senders_gets_a_part_of_the_window_from_each) {
+  SendWindow window = window_between(6'000, 100'000);
+  window.set_incast(2, 8);
+  CHECK_EQ(window.limit(), std::size_t{25'000});
+  window.set_incast(1, 200);
+  CHECK_EQ(window.limit(), std::size_t{6'000});
+  window.set_incast(0, 8);
   CHECK_EQ(window.limit(), std::size_t{100'000});
-  window.on_loss(start + Duration::millis(1), queued);
-  CHECK_EQ(window.limit(), std::size_t{100'000});
-  window.on_loss(start + Duration::millis(30), queued);
-  CHECK_EQ(window.limit(), std::size_t{60'000});
 }
 
-TEST(loss_without_a_queue_is_noise) {
-  SendWindow window = window_between(60'000, 200'000);
-  window.on_loss(Time{Duration::millis(1000).ns}, estimator({1, 1, 1, 1}));
-  window.on_loss(Time{Duration::millis(2000).ns}, RttEstimator{EndpointConfig{}});
-  CHECK_EQ(window.limit(), std::size_t{200'000});
+TEST(silence_means_that_all_is_lost_and_little_is_tried) {
+  SendWindow window = window_between(6'000, 100'000);
+  window.on_sent(kContribution, 1, 90'000, false);
+  window.on_sent(kReduced, 2, 90'000, false);
+  window.on_silence(Time{} + Duration::millis(100));
+  CHECK_EQ(window.outstanding(kContribution) + window.outstanding(kReduced) + window.unreturned(), 0u);
+  CHECK_EQ(window.limit(), std::size_t{6'000});
 }
 
-TEST(credit_raises_the_limit_slowly_to_the_upper_bound) {
-  SendWindow window = window_between(60'000, 100'000);
-  window.on_loss(Time{Duration::millis(1000).ns}, estimator({50, 50}));
-  CHECK_EQ(window.limit(), std::size_t{60'000});
-  for (int i = 0; i < 31; ++i) window.on_credit(60'000);
-  CHECK_EQ(window.limit(), std::size_t{60'000});
-  window.on_credit(60'000);
-  CHECK_EQ(window.limit(), std::size_t{60'000 + kPayload});
-  for (int i = 0; i < 10'000; ++i) window.on_credit(60'000);
-  CHECK_EQ(window.limit(), std::size_t{100'000});
+TEST(a_long_queue_shrinks_the_limit_and_an_empty_one_lets_it_grow) {
+  CongestionLimit limit(kBounds, kPayload);
+  Time now;
+  round_trips(limit, now, Duration::micros(300), 2);
+  CHECK_EQ(limit.bytes(), std::size_t{200'000});
+  round_trips(limit, now, Duration::millis(20), 1);
+  CHECK(limit.bytes() < 200'000);
+  round_trips(limit, now, Duration::millis(20), 30);
+  CHECK_EQ(limit.bytes(), kBounds.shallow);  // what fits a shallow switch leaves no link idle
+  round_trips(limit, now, Duration::micros(300), 10);
+  CHECK_EQ(limit.bytes(), kBounds.shallow);  // the beginning of an operation, perhaps
+  round_trips(limit, now, Duration::micros(300), 200);
+  CHECK_EQ(limit.bytes(), std::size_t{200'000});
 }
 
-TEST(the_repair_timeout_follows_the_turnaround_within_its_bounds) {
-  const EndpointConfig config;
-  CHECK(estimator({}).repair_timeout() == config.repair_initial);
-  CHECK(estimator({0, 0, 0, 0}).repair_timeout() == config.repair_min);
-  CHECK(estimator({20}).repair_timeout() == Duration::millis(60));
-  CHECK(estimator({1000, 1000}).repair_timeout() == config.repair_max);
+TEST(a_limit_that_nobody_needs_does_not_grow) {
+  CongestionLimit limit(kBounds, kPayload);
+  Time now;
+  round_trips(limit, now, Duration::micros(300), 1);
+  limit.on_silence(now);
+  round_trips(limit, now, Duration::micros(300), 50, false);
+  CHECK_EQ(limit.bytes(), std::size_t{4 * kPayload});
+}
+
+TEST(single_late_packets_are_a_scheduler_and_not_a_queue) {
+  CongestionLimit limit(kBounds, kPayload);
+  Time now;
+  for (int i = 0; i < 200; ++i) {
+    now = now + Duration::micros(500);
+    limit.on_round_trip(now, i % 2 == 0 ? Duration::millis(30) : Duration::micros(300), true);
+  }
+  CHECK_EQ(limit.bytes(), std::size_t{200'000});
+}
+
+TEST(a_path_that_has_become_longer_is_accepted_in_time) {
+  CongestionLimit limit(kBounds, kPayload);
+  Time now;
+  round_trips(limit, now, Duration::micros(300), 2);
+  round_trips(limit, now, Duration::millis(30), 5'000);
+  CHECK(limit.bytes() >= kBounds.shallow);
+  round_trips(limit, now, Duration::millis(30), 500);
+  CHECK(limit.bytes() > kBounds.shallow + 50'000);
+}
+
+TEST(loss_halves_the_limit_only_in_a_queue_or_when_it_is_heavy) {
+  CongestionLimit quiet(kBounds, kPayload);
+  Time now;
+  round_trips(quiet, now, Duration::micros(300), 2);
+  quiet.on_sent(200);
+  quiet.on_loss(now, 20);
+  CHECK_EQ(quiet.bytes(), std::size_t{200'000});
+  quiet.on_loss(now, 10);
+  CHECK_EQ(quiet.bytes(), std::size_t{100'000});
+  for (int i = 0; i < 10; ++i) {
+    now = now + Duration::millis(10);
+    quiet.on_sent(200);
+    quiet.on_loss(now, 60);
+  }
+  CHECK_EQ(quiet.bytes(), kBounds.lower);
+  round_trips(quiet, now, Duration::millis(20), 30);  // no more loss: back to what a switch takes
+  CHECK(quiet.bytes() >= kBounds.shallow);
+  CHECK(quiet.bytes() < kBounds.shallow + 2 * kPayload);
+
+  CongestionLimit queued(kBounds, kPayload);
+  round_trips(queued, now, Duration::micros(300), 2);
+  round_trips(queued, now, Duration::millis(5), 8);  // a queue, but below the target
+  CHECK_EQ(queued.bytes(), std::size_t{200'000});
+  queued.on_loss(now + Duration::millis(10), 1);
+  CHECK_EQ(queued.bytes(), std::size_t{100'000});
+  queued.on_loss(now + Duration::millis(11), 1);  // the same round trip
+  CHECK_EQ(queued.bytes(), std::size_t{100'000});
+}
+
+TEST(incast_halves_under_heavy_loss_and_recovers_by_one) {
+  IncastPolicy incast(9);
+  CHECK_EQ(incast.value(), 8u);
+  CHECK_EQ(incast.code(), std::uint8_t{0});
+  incast.learn(0.2);
+  CHECK_EQ(incast.value(), 4u);
+  CHECK_EQ(incast.code(), std::uint8_t{4});
+  for (int i = 0; i < 5; ++i) incast.learn(0.2);
+  CHECK_EQ(incast.value(), 1u);
+  for (int i = 0; i < 3; ++i) incast.learn(0.05);
+  CHECK_EQ(incast.value(), 4u);
+  for (int i = 0; i < 30; ++i) incast.learn(0);
+  CHECK_EQ(incast.value(), 8u);
 }
 
 RUN_TESTS()

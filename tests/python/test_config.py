@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from ranks import MemoryStore, outcomes
 
-from optireduce import Config, ConfigError
+from optireduce import Communicator, Config, ConfigError, ConnectError, connect
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,18 @@ from optireduce import Config, ConfigError
         ("reorder", -0.5, "0 to 1"),
         ("impairment_seed", -1, "integer"),
         ("interface", None, "string"),
+        ("bounded", "yes", "True or False"),
+        ("bounded_min_bytes", -1, "0 to"),
+        ("warmup_operations", 2, "from 3"),
+        ("bound_percentile", 49.0, "50 to 100"),
+        ("bound_percentile", 100.5, "50 to 100"),
+        ("bound_least", 0.9, "1 to 10"),
+        ("bound_least", 1.5, "bound_most = 1.4"),
+        ("bound_most", 11.0, "1 to 10"),
+        ("repair", None, "True or False"),
+        ("absent_after", 0, "from 1"),
+        ("min_ranks", -1, "0 to 65535"),
+        ("operation_log", 7, "string"),
     ],
 )
 def test_bad_value_is_named(field: str, value: object, expected: str) -> None:
@@ -46,6 +61,9 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"drop": "0.25", "duplicate": "0.125", "reorder": "0.5", "spin_seconds": "0.001"}
     samples |= {"window_bytes": "8192", "receive_buffer_bytes": "20000", "early_bytes": "70000"}
     samples |= {"connect_timeout_seconds": "3", "linger_seconds": "4", "impairment_seed": "9"}
+    samples |= {"bounded": "no", "bounded_min_bytes": "0", "warmup_operations": "3", "repair": "false"}
+    samples |= {"bound_percentile": "99", "bound_least": "1", "bound_most": "2.5", "absent_after": "1"}
+    samples |= {"min_ranks": "2", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
@@ -64,6 +82,16 @@ def test_every_field_is_read_from_its_variable() -> None:
         connect_timeout_seconds=3.0,
         linger_seconds=4.0,
         impairment_seed=9,
+        bounded=False,
+        bounded_min_bytes=0,
+        warmup_operations=3,
+        bound_percentile=99.0,
+        bound_least=1.0,
+        bound_most=2.5,
+        repair=False,
+        absent_after=1,
+        min_ranks=2,
+        operation_log="/tmp/a,b-{rank}.jsonl",
     )
 
 
@@ -110,3 +138,41 @@ def test_unknown_setting_lists_those_there_are() -> None:
 def test_config_cannot_change_behind_the_groups_back() -> None:
     with pytest.raises(AttributeError):
         Config().mtu = 9000  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "usual"),
+    [
+        ("bounded", False, True),
+        ("bounded_min_bytes", 1, 65_536),
+        ("warmup_operations", 30, 20),
+        ("min_ranks", 3, 0),
+    ],
+)
+def test_ranks_that_disagree_do_not_form_a_group(field: str, value: Any, usual: Any) -> None:
+    store = MemoryStore()
+
+    def join(rank: int) -> None:
+        own = {field: value} if rank == 2 else {}
+        Communicator(rank, 3, store, Config(interface="lo", timeout_seconds=20.0, **own))
+
+    for error in outcomes(3, join):
+        assert isinstance(error, ConnectError)
+        assert str(error).startswith(f"{field} is {value!r} on rank 2 and {usual!r} on rank 0")
+        assert error.ranks == (2,)
+
+
+def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a setting for the whole world would make its subgroups fail."""
+    given = []
+
+    def engine(rank: int, size: int, address: str, token: int, options: Any) -> None:
+        given.append(options.min_ranks)
+        raise ConfigError("enough seen")
+
+    monkeypatch.setattr(connect, "Engine", engine)
+    monkeypatch.setattr(connect, "EngineOptions", SimpleNamespace)
+    for min_ranks in (0, 1, 5):
+        with pytest.raises(ConfigError, match="enough seen"):
+            Communicator(0, 1, config=Config(min_ranks=min_ranks))
+    assert given == [0, 1, 1]

@@ -1,0 +1,154 @@
+"""A run of all systems side by side, and its figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from optireduce.cli.bench.statistics import percentile
+from optireduce.lab import Lab
+
+from .cpu import CpuMeter, CpuUse
+from .plan import Plan
+from .processes import Ranks, Record
+
+Operation = dict[str, Any]  # what one rank tells of one operation
+
+
+@dataclass
+class Measured:
+    """Everything the ranks told about one system. Lists have an entry for each rank."""
+
+    operations: list[list[Operation]]
+    counters: list[dict[str, float]] = field(default_factory=list)
+
+    def seconds(self) -> list[float]:
+        """Of each operation, its slowest rank's time."""
+        return [max(times) for times in self._by_operation("seconds")]
+
+    def lost_shares(self) -> list[float]:
+        """Of each operation, the share that the ranks lost on average."""
+        return [fmean(shares) for shares in self._by_operation("lost_share")]
+
+    def closed_by(self) -> Counter[str]:
+        """How often ranks ended an operation for which reason; empty for builds that do not tell."""
+        told = (operation.get("closed_by") for rank in self.operations for operation in rank)
+        return Counter(reason for reason in told if reason is not None)
+
+    def wrong(self) -> int:
+        """Elements, over all ranks and operations, that differ from the mean though nothing was lost."""
+        return sum(operation["wrong"] for rank in self.operations for operation in rank)
+
+    def counted(self, name: str) -> float:
+        """One counter, summed over the ranks."""
+        return sum(counters.get(name, 0) for counters in self.counters)
+
+    def _by_operation(self, name: str) -> list[tuple[float, ...]]:
+        return list(zip(*([op.get(name, 0.0) for op in rank] for rank in self.operations), strict=True))
+
+
+@dataclass
+class Comparison:
+    """All systems of one run."""
+
+    systems: dict[str, Measured]
+    cpu: CpuUse | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One row of the table. Times in seconds."""
+
+    system: str
+    operations: int
+    p50: float
+    p90: float
+    p99: float
+    most: float
+    mean: float
+    lost_mean: float
+    lost_most: float
+    requests: float
+    resent_bytes: float
+    wrong: int
+    closed_by: dict[str, int]
+
+    @property
+    def tail(self) -> float:
+        """p99 over p50."""
+        return self.p99 / self.p50
+
+
+def figures(system: str, measured: Measured) -> Figures:
+    """The row of one system."""
+    seconds, lost = measured.seconds(), measured.lost_shares()
+    return Figures(
+        system=system,
+        operations=len(seconds),
+        p50=median(seconds),
+        p90=percentile(seconds, 0.90),
+        p99=percentile(seconds, 0.99),
+        most=max(seconds),
+        mean=fmean(seconds),
+        lost_mean=fmean(lost),
+        lost_most=max(lost),
+        requests=measured.counted("requests_sent"),
+        resent_bytes=measured.counted("resent_bytes"),
+        wrong=measured.wrong(),
+        closed_by=dict(measured.closed_by()),
+    )
+
+
+def limit_seconds(plan: Plan, bits_per_second: float, frame_bytes: int, payload_bytes: int) -> float:
+    """The least time in which links of this speed can carry one all-reduce, packet headers included."""
+    payload = 2 * (plan.hosts - 1) / plan.hosts * plan.size
+    return payload * frame_bytes / payload_bytes * 8 / bits_per_second
+
+
+def compare(
+    lab: Lab, plan: Plan, disturb: Callable[[], None], advance: Callable[[str, int], None]
+) -> Comparison:
+    """Run the plan. ``disturb`` is called when all groups have formed; ``advance(note, operations)`` as the
+    run proceeds."""
+    found = Comparison({system.name: Measured([[] for _ in range(plan.hosts)]) for system in plan.systems})
+    ready, rank_seconds, meter = 0, 0.0, CpuMeter()
+    with Ranks(lab, plan) as ranks:
+        for told in ranks.records():
+            if told is None:
+                continue
+            rank, record = told
+            if record["kind"] == "ready":
+                ready += 1
+                if ready == plan.hosts:
+                    disturb()
+                    ranks.open_gate()
+            elif record["kind"] == "warm":
+                meter = CpuMeter()
+            elif record["kind"] == "cpu":
+                rank_seconds += record["seconds"]
+                found.cpu = meter.read(rank_seconds)
+            else:
+                _note(found, rank, record)
+            if rank == 0:
+                advance(*_progress(record))
+    return found
+
+
+def _note(found: Comparison, rank: int, record: Record) -> None:
+    if record["kind"] == "block":
+        found.systems[record["system"]].operations[rank] += record["operations"]
+    elif record["kind"] == "counters":
+        found.systems[record["system"]].counters.append(record["counters"])
+
+
+def _progress(record: Record) -> tuple[str, int]:
+    if record["kind"] == "block":
+        return _median_note(record["system"], record["operations"]), len(record["operations"])
+    return (f"{record['system']} is warm" if record["kind"] == "warm" else ""), 0
+
+
+def _median_note(system: str, operations: Sequence[Operation]) -> str:
+    return f"{system}: {median(operation['seconds'] for operation in operations) * 1e3:.0f} ms"

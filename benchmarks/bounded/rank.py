@@ -1,0 +1,113 @@
+"""One rank, a process on its own host: ``python -m benchmarks.bounded.rank '<json of Seat>'``.
+
+It writes a line of JSON for each thing it has to tell, waits at the gate by reading a byte of its standard
+input, and ends when that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import optireduce
+
+from .plan import Seat
+from .systems import Averager, Bucket, join
+
+_COMPUTE_ROUNDS = 10  # of a step's own work in a run with faults: some milliseconds
+
+
+class Voice:
+    """The pipes to the benchmark. Whatever libraries print goes to standard error instead."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def tell(self, kind: str, **values: Any) -> None:
+        """One record."""
+        self._out.write(json.dumps({"kind": kind} | values) + "\n")
+        self._out.flush()
+
+    def gate(self) -> None:
+        """Wait until all ranks are here. Not over the network: what delays packets would delay the start."""
+        self.tell("gate")
+        if not os.read(0, 1):
+            raise SystemExit("the benchmark is gone")
+
+
+def measure(seat: Seat, voice: Voice, groups: list[Averager]) -> None:
+    """Blocks of operations of each system in turn."""
+    plan = seat.plan
+    bucket = np.empty(plan.size // 4, dtype=np.float32)
+    for system, group in zip(plan.systems, groups, strict=True):
+        for _ in range(plan.warmup_of(system)):
+            _timed(seat, voice, group, bucket)
+        voice.tell("warm", system=system.name)
+    before, cpu_before = [group.counters() for group in groups], time.process_time()
+    for round_index in range(plan.rounds()):
+        for system, group in zip(plan.systems, groups, strict=True):
+            count = plan.operations_in(round_index)
+            operations = [_timed(seat, voice, group, bucket) for _ in range(count)]
+            voice.tell("block", system=system.name, operations=operations)
+    for system, group, start in zip(plan.systems, groups, before, strict=True):
+        grown = {name: value - start.get(name, 0) for name, value in group.counters().items()}
+        voice.tell("counters", system=system.name, counters=grown)
+    voice.tell("cpu", seconds=time.process_time() - cpu_before)
+
+
+def _timed(seat: Seat, voice: Voice, group: Averager, bucket: Bucket) -> dict[str, Any]:
+    """One operation that all ranks begin together; from there to its end on this rank."""
+    bucket.fill(seat.rank + 1)
+    voice.gate()
+    begin = time.perf_counter()
+    known = group.average(bucket)
+    seconds = time.perf_counter() - begin
+    lossless = not any(known.get(f"{stage}lost_share") for stage in ("", "contributions_", "reduced_"))
+    wrong = int(np.count_nonzero(bucket != (seat.plan.hosts + 1) / 2)) if lossless else 0
+    return known | {"seconds": seconds, "wrong": wrong}
+
+
+def train(seat: Seat, voice: Voice, group: Averager) -> None:
+    """Steps of some work and an all-reduce, with nothing else that holds the ranks together."""
+    bucket = np.full(seat.plan.size // 4, seat.rank, dtype=np.float32)
+    work = np.ones(200_000, dtype=np.float32)
+    voice.gate()
+    for step in range(seat.plan.iterations):
+        begin = time.monotonic()
+        for _ in range(_COMPUTE_ROUNDS):
+            np.tanh(work, out=work)
+        try:
+            known = group.average(bucket)
+        except optireduce.OptiReduceError as error:
+            text = f"{type(error).__name__}: {error}"
+            voice.tell("failed", step=step, begin=begin, end=time.monotonic(), error=text)
+            return
+        voice.tell("step", step=step, begin=begin, end=time.monotonic(), **known)
+    voice.tell("counters", system=seat.plan.systems[0].name, counters=group.counters())
+
+
+def main() -> None:
+    """Join the groups, do what the plan says, leave."""
+    seat = Seat.from_json(sys.argv[1])
+    os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+    voice = Voice()
+    groups = [join(seat, index, system) for index, system in enumerate(seat.plan.systems)]
+    voice.tell("ready")
+    if seat.faulty:
+        train(seat, voice, groups[0])
+    else:
+        measure(seat, voice, groups)
+        voice.gate()  # nobody leaves before the others are through
+    for group in groups:
+        group.close()
+    voice.tell("done")
+
+
+if __name__ == "__main__":
+    main()

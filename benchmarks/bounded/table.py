@@ -1,0 +1,101 @@
+"""Results for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from optireduce.cli.console import say
+from optireduce.cli.units import format_seconds
+
+from .comparison import Figures
+from .cpu import CpuUse
+from .faults import Aftermath, Incident
+
+_COLUMNS = (
+    "system", "ops", "p50", "p90", "p99", "max", "p99/p50", "lost mean", "lost max", "requests", "resent MB",
+    "#wrong", "p50/limit", "p50/gloo", "p99/gloo", "closed by",
+)  # fmt: skip
+_TABLE_WIDTH = 210  # rich would otherwise cut columns when the output is a file or a narrow terminal
+
+
+def progress_bar() -> Progress:
+    """Drawn only when told to: a thread that redraws would delay the gate that all ranks wait at."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        auto_refresh=False,
+        console=Console(stderr=True),
+    )
+
+
+def show_comparison(
+    title: str, rows: Sequence[Figures], limit: float | None, switch_drops: int | None
+) -> None:
+    """One row for each system; ratios to the line-rate limit and to Gloo."""
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in ("system", "closed by") else "right", no_wrap=True)
+    gloo = next((row for row in rows if row.system == "gloo"), None)
+    for row in rows:
+        table.add_row(*_cells(row, gloo, limit))
+    console = Console()
+    console.width = max(console.width, _TABLE_WIDTH)
+    console.print(table)
+    if limit is not None:
+        say(f"line-rate limit, headers included: {format_seconds(limit)}")
+    if switch_drops is not None:
+        say(f"packets that the switch dropped, of all senders: {switch_drops}")
+
+
+def show_cpu(cpu: CpuUse | None) -> None:
+    """Gloo hands over between threads many times an operation: it suffers most from a busy machine."""
+    if cpu is not None:
+        say(f"cores in use: ranks {cpu.ranks:.2f}, everything else {cpu.others:.2f}, of {cpu.cores}")
+
+
+def _cells(row: Figures, gloo: Figures | None, limit: float | None) -> tuple[str, ...]:
+    return (
+        row.system,
+        str(row.operations),
+        format_seconds(row.p50),
+        format_seconds(row.p90),
+        format_seconds(row.p99),
+        format_seconds(row.most),
+        f"{row.tail:.2f}",
+        f"{row.lost_mean:.3%}",
+        f"{row.lost_most:.2%}",
+        f"{row.requests:.0f}",
+        f"{row.resent_bytes / 1e6:.1f}",
+        f"[red]{row.wrong}[/]" if row.wrong else "0",
+        "-" if limit is None else f"{row.p50 / limit:.3f}",
+        "-" if gloo is None else f"{row.p50 / gloo.p50:.2f}",
+        "-" if gloo is None else f"{row.p99 / gloo.p99:.2f}",
+        ", ".join(f"{reason} {count}" for reason, count in sorted(row.closed_by.items())) or "-",
+    )
+
+
+def show_incident(kind: str, incident: Incident, found: Aftermath) -> None:
+    """What the others noticed of a rank that was stopped or killed."""
+    say(f"rank {incident.victim}: {kind}")
+    say(f"usual step:                      {format_seconds(found.usual_step)}")
+    say(f"longest step of the others then: {format_seconds(found.longest_step)}")
+    if found.bound > 0:
+        say(f"allowed, 2 usual steps + tB:     {format_seconds(2 * found.usual_step + found.bound)}")
+    say(f"steps of the others from then:   {found.steps_of_others}, lost {found.lost_mean:.2%} on average")
+    if incident.resumed_at is not None:
+        say(f"in step again after SIGCONT:     {_catch_up(found)}")
+    for rank, failure in sorted(incident.failures.items()):
+        say(f"[red]rank {rank} failed[/] in step {failure['step']}: {failure['error']}")
+
+
+def _catch_up(found: Aftermath) -> str:
+    if found.in_step_after is None:
+        return "[red]never[/]"
+    return f"{found.in_step_after} steps of the others later, having made {found.made_up} itself"

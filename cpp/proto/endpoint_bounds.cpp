@@ -1,0 +1,177 @@
+// The part of Endpoint that bounds operations: deadlines, who takes part, what is learned from each.
+#include "proto/endpoint.h"
+
+namespace optireduce {
+namespace {
+
+/// Between the end of sending and the hard bound: for the way there, and for ranks that started a little
+/// earlier than we did.
+constexpr std::int64_t kMarginDivisor = 20;
+/// Requests that may be in vain before an early end.
+constexpr std::int64_t kRepairRounds = 4;
+/// A rank that is further behind than this does not wait for all it has missed, but only a part of the usual
+/// time.
+constexpr std::uint64_t kNearlyInStep = 1;
+constexpr std::int64_t kHurry = 4;
+
+}  // namespace
+
+// ---- Deadlines
+
+void Endpoint::set_bound(Operation& operation) {
+  const std::size_t bytes = operation.bytes() + operation.bytes_ahead;
+  Bound bound;
+  bound.hard = timeouts_.bound(bytes);
+  bound.early = timeouts_.early(bytes);
+  bound.drain = timeouts_.typical(operation.bytes()) / 2;
+  bound.margin = bound.hard / kMarginDivisor;
+  bound.early_wait = Duration::from_seconds(bound.early.seconds() * timeouts_.early_fraction());
+  operation.set_bound(bound);
+  schedule(operation.hard_deadline());
+  schedule(operation.contributions_due());
+}
+
+void Endpoint::check_deadlines(Time now, Operation& operation) {
+  if (!operation.bound()) {
+    const Time gives_up_at = give_up_time(operation);
+    return gives_up_at <= now ? fail_late(now, operation) : schedule(gives_up_at);
+  }
+  if (operation.hard_deadline() <= now) {
+    operation.close_all_contributions();
+    return conclude(now, operation);
+  }
+  if (operation.contributions_due() <= now) operation.close_due_contributions(now);
+  const Duration repair = config_.bound.repair ? repair_wait() : Duration{};
+  if (operation.early_due(repair) <= now && operation.close_early()) return conclude(now, operation);
+  schedule(operation.hard_deadline());
+  schedule(operation.contributions_due());
+  schedule(operation.early_due(repair));
+  finish_if_complete(now, operation);
+}
+
+Duration Endpoint::repair_wait() const {
+  Duration longest;
+  for (const Peer& peer : peers_) {
+    if (peer.present()) longest = std::max(longest, peer.rtt.repair_timeout());
+  }
+  return longest * kRepairRounds;
+}
+
+// ---- Who takes part
+
+/// False if the operation cannot be carried out and has failed.
+bool Endpoint::admit_participants(Time now, Operation& operation) {
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    if (rank == config_.rank) continue;
+    const Peer& peer = peers_[rank];
+    if (peer.left && !operation.bound()) {
+      fail_deserted(now, operation, rank);
+      return false;
+    }
+    if (operation.bound() && !peer.present()) operation.exclude(rank);
+    if (operation.descriptor().bounded && peer.completed > operation.number()) {
+      operation.peer_is_through(rank);
+      catch_up(now, operation, peer.completed - operation.number());
+    }
+    if (operation.abstains() && peer.present())
+      controls_.push_back({PacketType::Abstain, rank, operation.number(), {}, {}, 0});
+  }
+  if (operation.bound() && present_ranks() < least_ranks()) {
+    fail_if_too_few(now, operation);
+    return false;
+  }
+  return true;
+}
+
+/// Others were through with this operation before we started it. What we lack is asked for at once; who is
+/// far behind takes what comes soon and hurries on, or it would never be in step again: fetching a result
+/// takes half as long as making it.
+void Endpoint::catch_up(Time now, Operation& operation, std::uint64_t operations_behind) {
+  operation.catches_up = true;
+  schedule(now);
+  if (!operation.bound() || operations_behind <= kNearlyInStep) return;
+  operation.hurry(timeouts_.typical(operation.bytes()) / kHurry);
+  schedule(operation.hard_deadline());
+}
+
+Rank Endpoint::present_ranks() const {
+  Rank present = 1;
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    if (rank != config_.rank && peers_[rank].present()) ++present;
+  }
+  return present;
+}
+
+Rank Endpoint::least_ranks() const {
+  return config_.bound.min_ranks != 0 ? config_.bound.min_ranks : static_cast<Rank>(config_.size / 2 + 1);
+}
+
+void Endpoint::fail_if_too_few(Time now, Operation& operation) {
+  const Rank present = present_ranks();
+  if (present >= least_ranks()) return;
+  std::vector<Rank> missing;
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    if (rank != config_.rank && !peers_[rank].present()) missing.push_back(rank);
+  }
+  fail(now, operation, ErrorCode::TooFewRanks,
+       "only " + std::to_string(present) + " of " + std::to_string(config_.size) +
+           " ranks take part, min_ranks is " + std::to_string(least_ranks()),
+       std::move(missing));
+}
+
+/// Counts, for every rank, operations that ended without a sign of life from it.
+void Endpoint::note_attendance(const Operation& operation) {
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    Peer& peer = peers_[rank];
+    if (rank == config_.rank || !peer.present()) continue;
+    const bool came = operation.heard(rank) || peer.completed > operation.number();
+    peer.missed = came ? 0 : peer.missed + 1;
+    if (peer.missed < config_.bound.absent_after) continue;
+    peer.absent = true;
+    peer.stuck_since = peer.answer_due = peer.go_on_due = Time::never();
+    ++stats_.absences;
+    events_.push_back({MembershipEvent::Kind::Absent, rank, operation.number()});
+  }
+}
+
+/// A rank that was absent is waited for again when it is not more than one operation behind: before that its
+/// operations are answered, but nobody can use what it contributes.
+void Endpoint::welcome_back(Rank rank) {
+  Peer& peer = peers_[rank];
+  if (!peer.absent || peer.left || peer.completed + 1 < completed_) return;
+  peer.absent = false;
+  peer.missed = 0;
+  events_.push_back({MembershipEvent::Kind::Back, rank, next_operation_});
+}
+
+void Endpoint::ping_absent_peers(Time now) {
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    Peer& peer = peers_[rank];
+    if (!peer.absent || peer.left || now < peer.pinged_at + config_.ping_interval) continue;
+    peer.pinged_at = now;
+    controls_.push_back({PacketType::Ping, rank, 0, {}, {}, 0});
+  }
+}
+
+// ---- What is learned
+
+void Endpoint::learn(Time now, const Operation& operation, const Report& report) {
+  if (operation.bound()) note_attendance(operation);
+  bool waited_in_vain = false;
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    const bool awaited = rank != config_.rank && peers_[rank].present();
+    waited_in_vain = waited_in_vain || (awaited && !operation.heard(rank));
+  }
+  const double arrived = operation.arrived_share();
+  const double bytes = static_cast<double>(std::max<std::size_t>(report.bytes, 1));
+  if (!operation.catches_up) incast_.learn(static_cast<double>(operation.repaired_bytes) / bytes);
+  // The time that a missing rank cost, or that answers to a latecomer took, says nothing about the network.
+  const bool ended_by_time = operation.closed_by() != ClosedBy::Complete;
+  if (operation.catches_up || (ended_by_time && waited_in_vain)) return;
+  const Time end = ended_by_time ? operation.progress_at() : now;
+  timeouts_.learn({operation.bytes() + operation.bytes_ahead, end - operation.started(), arrived,
+                   static_cast<double>(late_bytes_) / bytes});
+  late_bytes_ = 0;
+}
+
+}  // namespace optireduce

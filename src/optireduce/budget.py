@@ -1,0 +1,294 @@
+"""Bounded computation: a rank that computes slowly gives what it has, instead of holding up everybody.
+
+In a loop with gradient accumulation every rank runs micro-batches until a budget of time is spent, and the
+gradients are averaged over all samples that were computed anywhere: fewer samples on a slow rank make the
+step's batch smaller, not its mean wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from .dtypes import Op
+from .errors import ConfigError
+from .report import Report, StepReport, step_report
+
+if TYPE_CHECKING:
+    import torch
+
+    from .gradient_buckets import GradientBuckets
+
+T = TypeVar("T")
+_MOST_SAMPLES = 65_535  # the largest weight of an operation
+
+
+class Averager(Protocol):
+    """What a budget averages with: a Communicator, a Session, or a process group on the optireduce
+    backend."""
+
+    @property
+    def rank(self) -> Any:
+        """Our number, or a method that tells it, as torch's groups have."""
+
+    @property
+    def size(self) -> Any:
+        """Number of ranks, or a method."""
+
+    def all_reduce_async(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Pending:
+        """See Communicator.all_reduce_async."""
+        ...
+
+
+class Pending(Protocol):
+    """An all-reduce in flight."""
+
+    def wait(self) -> Report:
+        """Its report, once it is done."""
+        ...
+
+
+class ComputePolicy:
+    """How long a rank may compute in one step: what is usual in the group, and some slack.
+
+    Usual is the median over the last steps, so it follows a lasting change after half a window and ignores a
+    single slow step. More ``slack`` drops fewer micro-batches, and waits longer for slow ranks.
+    """
+
+    def __init__(
+        self,
+        *,
+        slack: float = 0.25,
+        least_slack_seconds: float = 0.005,
+        warmup_steps: int = 5,
+        window_steps: int = 20,
+    ) -> None:
+        _require(slack > 0, "slack", slack, "above 0")
+        _require(least_slack_seconds >= 0, "least_slack_seconds", least_slack_seconds, "0 or more")
+        _require(warmup_steps >= 1, "warmup_steps", warmup_steps, "1 or more")
+        _require(window_steps >= warmup_steps, "window_steps", window_steps, "at least warmup_steps")
+        self._slack = slack
+        self._least_slack_seconds = least_slack_seconds
+        self._warmup_steps = warmup_steps
+        self._recent: deque[float] = deque(maxlen=window_steps)
+
+    @property
+    def limit_seconds(self) -> float:
+        """The budget of the next step; infinite during warm-up."""
+        if len(self._recent) < self._warmup_steps:
+            return math.inf
+        usual = statistics.median(self._recent)
+        return usual + max(self._slack * usual, self._least_slack_seconds)
+
+    def observe(self, full_seconds: Sequence[float]) -> None:
+        """Take note of what a full set of micro-batches took, or would have taken, on each rank that told.
+
+        The (lower) median rank sets the pace: up to half of the ranks may be slow without slowing it.
+        """
+        known = [seconds for seconds in full_seconds if seconds > 0 and math.isfinite(seconds)]
+        if known:
+            self._recent.append(statistics.median_low(known))
+
+
+@dataclass
+class ComputeStep:
+    """The computation of one step on this rank."""
+
+    planned: int
+    """Micro-batches of a full set."""
+    limit_seconds: float
+    """The budget; infinite during warm-up."""
+    micro_batches: int = 0
+    """Those that were run."""
+    samples: int = 0
+    """The weight of this rank's gradients in the mean."""
+    seconds: float = 0.0
+    """From the start of the first micro-batch to the end of the last, loading of data included."""
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the budget left some micro-batches out."""
+        return self.micro_batches < self.planned
+
+    @property
+    def full_seconds(self) -> float:
+        """What the full set takes at this step's pace; 0: not known."""
+        return self.seconds / self.micro_batches * self.planned if self.micro_batches else 0.0
+
+    def has_time(self) -> bool:
+        """Whether one more micro-batch fits, on average; the first may begin while there is any time."""
+        if not self.micro_batches:
+            return self.limit_seconds > 0
+        return self.seconds + self.seconds / self.micro_batches <= self.limit_seconds
+
+
+class Budget:
+    """Ends gradient accumulation when this step's budget of time is spent, and averages over all samples::
+
+        budget = optireduce.Budget(session)
+        for step in range(steps):
+            for batch in budget.micro_batches(batches_of_this_step):
+                with model.no_sync():
+                    loss_fn(model(batch)).backward()
+            report = budget.average(model.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    The budget adapts: see ComputePolicy. Ranks learn each other's pace from the averaging itself. A
+    micro-batch that has begun is always finished. A rank so late that the others are a whole step ahead
+    computes nothing for the steps that it missed, is not waited for, and so catches up.
+
+    ``target``: a :class:`Communicator`, what :func:`attach` returned, or a process group on the
+    ``optireduce`` backend. ``micro_batches``: how many make a full step, where the batches have no ``len()``;
+    no more are taken. ``samples``: how many samples a batch holds, for instance ``len``; every micro-batch
+    counts as one without it. With it the loss must be a sum over samples, not their mean. ``clock``: give one
+    that waits for the device where computing is asynchronous, as on a GPU. Models with gradients shorter than
+    ``bounded_min_bytes`` are averaged exactly, which waits for all ranks.
+    """
+
+    def __init__(
+        self,
+        target: Averager,
+        *,
+        micro_batches: int | None = None,
+        samples: Callable[[Any], int] | None = None,
+        policy: ComputePolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _require(micro_batches is None or micro_batches >= 1, "micro_batches", micro_batches, "1 or more")
+        self._target = target
+        self._rank, self._size = _value(target.rank), _value(target.size)
+        self._planned = micro_batches
+        self._samples = samples
+        self._policy = policy or ComputePolicy()
+        self._clock = clock
+        self._steps = 0
+        self._late_seconds = 0.0
+        self._counted: int | None = None
+        self._open: ComputeStep | None = None
+        self._last_step: ComputeStep | None = None
+        self._buckets: GradientBuckets | None = None
+
+    @property
+    def limit_seconds(self) -> float:
+        """The budget of the next step on this rank; infinite during warm-up, at most 0 for a step missed."""
+        return self._policy.limit_seconds - self._late_seconds
+
+    @property
+    def last_step(self) -> ComputeStep | None:
+        """The computation behind the newest :meth:`average`; None before the first."""
+        return self._last_step
+
+    def micro_batches(self, batches: Iterable[T]) -> Iterator[T]:
+        """The batches of one step, as many as the budget allows. A ``break`` counts the batch it is in.
+
+        Calling it again before :meth:`average` begins the step anew; the gradients must then be cleared.
+        """
+        planned = self._planned
+        if planned is None:
+            if not isinstance(batches, Sized):
+                raise TypeError(
+                    f"batches is a {type(batches).__name__} without len(): give Budget(micro_batches=...), "
+                    f"the number of micro-batches in a step"
+                )
+            planned = len(batches)
+        self._open = step = ComputeStep(planned, self.limit_seconds)
+        return self._run(step, iter(batches))
+
+    def count(self, samples: int) -> None:
+        """Inside the loop: the current micro-batch holds so many samples. 0: its gradient was thrown away."""
+        _require(samples >= 0, "samples", samples, "0 or more")
+        self._counted = samples
+
+    def average(self, parameters: Iterable[torch.Tensor]) -> StepReport:
+        """Replace the gradients by their mean over the samples of all ranks, and wait for it.
+
+        Collective. Parameters without a gradient here get one if another rank had one.
+        """
+        step = self._open
+        if step is None:
+            raise RuntimeError("average() needs a step: iterate over budget.micro_batches(...) before it")
+        if step.samples > _MOST_SAMPLES:
+            raise ValueError(
+                f"the step has {step.samples} samples on this rank: at most {_MOST_SAMPLES} can be counted; "
+                f"count larger units, alike on every rank"
+            )
+        started = time.monotonic()
+        buckets = self._buckets_for([parameter for parameter in parameters if parameter.requires_grad])
+        reports, notes = self._exchange(buckets, step)
+        self._policy.observe(_full_seconds_of(notes))
+        self._late_seconds = _lateness(reports)
+        self._open, self._last_step = None, step
+        self._steps += 1
+        return step_report(self._steps - 1, reports, time.monotonic() - started)
+
+    def _run(self, step: ComputeStep, batches: Iterator[T]) -> Iterator[T]:
+        began = self._clock()
+        while step.stopped_early and step.has_time():
+            try:
+                batch = next(batches)
+            except StopIteration:
+                step.planned = step.micro_batches  # there are no more: this is a full set
+                return
+            self._counted = None
+            try:
+                yield batch
+            finally:
+                step.samples += self._samples_in(batch)
+                step.micro_batches += 1
+                step.seconds = self._clock() - began
+
+    def _samples_in(self, batch: Any) -> int:
+        if self._counted is not None:
+            return self._counted
+        return 1 if self._samples is None else int(self._samples(batch))
+
+    def _buckets_for(self, parameters: list[torch.Tensor]) -> GradientBuckets:
+        from .gradient_buckets import GradientBuckets
+
+        if self._buckets is None or not self._buckets.serves(parameters):
+            self._buckets = GradientBuckets(parameters, notes=2 * self._size)
+        return self._buckets
+
+    def _exchange(self, buckets: GradientBuckets, step: ComputeStep) -> tuple[list[Report], list[float]]:
+        """All-reduce the gradients together with a note of this rank's pace."""
+        notes = [0.0] * (2 * self._size)
+        # A mean divides by weights that nobody knows beforehand; so it does to the 1 beside each time.
+        notes[2 * self._rank : 2 * self._rank + 2] = [step.full_seconds, 1.0]
+        buckets.fill(notes)
+        self._buckets = None  # if this fails, late packets may still be written to these buffers
+        handles = [
+            self._target.all_reduce_async(buffer, "mean", weight=step.samples) for buffer in buckets.buffers()
+        ]
+        reports = [handle.wait() for handle in handles]
+        self._buckets = buckets
+        return reports, buckets.copy_back(contributed=step.samples > 0)
+
+
+def _full_seconds_of(notes: Sequence[float]) -> list[float]:
+    """Each rank's time from its note; ranks whose note did not come are left out."""
+    return [seconds / one for seconds, one in zip(notes[::2], notes[1::2], strict=True) if one > 0]
+
+
+def _lateness(reports: Iterable[Report]) -> float:
+    """How long after the others this rank begins the next step.
+
+    Up to the deadline the others wait for a late rank, and all go on together; later than that it finds the
+    operation answered, and is behind by what it was too late.
+    """
+    late = [report.behind_seconds - report.bound_seconds for report in reports if report.bound_seconds > 0]
+    return max(0.0, min(late, default=0.0))
+
+
+def _value(number: Any) -> int:
+    return int(number() if callable(number) else number)
+
+
+def _require(good: bool, name: str, value: object, right: str) -> None:
+    if not good:
+        raise ConfigError(f"{name} = {value!r} is not usable: it must be {right}")

@@ -1,0 +1,173 @@
+// A training loop over the simulator: every rank starts its next all-reduce when the one before is over, and
+// every value is checked against the contributions that were reported for it.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "proto/schedule.h"
+#include "sim/network.h"
+
+namespace boundedcase {
+
+using namespace optireduce;
+
+/// Rank r contributes 2^r times a small number that depends on the place: the sum tells who is in it.
+inline float contribution(Rank rank, std::size_t element) {
+  return std::ldexp(static_cast<float>(1 + element % 7), rank);
+}
+
+/// The mean of the contributions of `who` (a bit for each rank), which shrinks below half of the ranks.
+inline float mean_of(std::uint32_t who, std::size_t element, Rank ranks) {
+  const double sum = static_cast<double>(1 + element % 7) * who;
+  return static_cast<float>(sum / std::max<double>(std::popcount(who), ranks / 2.0));
+}
+
+/// Whether a value can be the mean of some contributions at all.
+inline bool is_some_mean(float value, std::size_t element, Rank ranks) {
+  for (Rank count = 1; count <= ranks; ++count) {
+    const double divisor = std::max<double>(count, ranks / 2.0) / static_cast<double>(1 + element % 7);
+    const auto who = static_cast<std::uint32_t>(std::llround(static_cast<double>(value) * divisor));
+    const bool possible = who != 0 && who >> ranks == 0 && std::popcount(who) == count;
+    if (possible && mean_of(who, element, ranks) == value) return true;
+  }
+  return false;
+}
+
+struct LoopOptions {
+  std::uint32_t elements = 20'000;
+  std::size_t operations = 10;
+  Duration compute = Duration::millis(1);
+  std::vector<Duration> first_starts;  // by rank; empty: at once
+  std::vector<std::uint16_t> weights;  // by rank; empty: 1
+  bool bounded = true;
+};
+
+class Loop {
+ public:
+  explicit Loop(const sim::SimOptions& options) : options_(options), network_(options) {}
+
+  /// Runs so many operations on every rank.
+  const sim::RunResult& run(const LoopOptions& loop, Duration limit = Duration::millis(600'000)) {
+    loop_ = loop;
+    first_number_ += results_.size();
+    results_.assign(loop.operations, std::vector<std::vector<float>>(options_.ranks));
+    std::vector<std::vector<std::vector<float>>> buckets(loop.operations);
+    std::vector<sim::Collective> collectives(loop.operations);
+    const Descriptor descriptor{loop.elements, DType::Float32, ReduceOp::Mean, loop.bounded};
+    for (std::size_t i = 0; i < loop.operations; ++i) {
+      for (Rank rank = 0; rank < options_.ranks; ++rank) {
+        auto& bucket = buckets[i].emplace_back(loop.elements);
+        for (std::size_t e = 0; e < bucket.size(); ++e) bucket[e] = contribution(rank, e);
+        const Duration first = loop.first_starts.empty() ? Duration{} : loop.first_starts[rank];
+        const std::uint16_t weight = loop.weights.empty() ? std::uint16_t{1} : loop.weights[rank];
+        collectives[i].calls.push_back({descriptor, reinterpret_cast<std::byte*>(bucket.data()),
+                                        i == 0 ? first : loop.compute, weight, i != 0});
+      }
+    }
+    const auto hook = [&](std::size_t operation, Rank rank, const Report&) {
+      results_[operation][rank] = std::move(buckets[operation][rank]);
+    };
+    result_ = network_.run(collectives, limit, hook);
+    return result_;
+  }
+
+  bool has_report(std::size_t operation, Rank rank) const {
+    return result_.reports[operation][rank].has_value();
+  }
+  const Report& report(std::size_t operation, Rank rank) const { return *result_.reports[operation][rank]; }
+  const std::vector<float>& values(std::size_t operation, Rank rank) const {
+    return results_[operation][rank];
+  }
+
+  /// The first value that is not the mean of exactly the contributions reported for it; empty: none.
+  std::string why_wrong() const {
+    for (std::size_t i = 0; i < result_.reports.size(); ++i) {
+      for (Rank rank = 0; rank < options_.ranks; ++rank) {
+        if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) continue;
+        const std::string why = why_wrong(i, rank);
+        if (!why.empty()) return "operation " + std::to_string(i) + " on rank " + std::to_string(rank) + why;
+      }
+    }
+    return "";
+  }
+
+  /// Of all results of all ranks.
+  double mean_lost_share() const {
+    double lost = 0, all = 0;
+    for (const auto& row : result_.reports) {
+      for (const auto& report : row) {
+        if (!report || report->error != ErrorCode::None) continue;
+        lost += static_cast<double>(report->contributions_lost_bytes + report->reduced_lost_bytes);
+        all += static_cast<double>(report->bytes);
+      }
+    }
+    return all == 0 ? 0 : lost / all;
+  }
+
+  sim::Network& network() { return network_; }
+  const sim::RunResult& result() const { return result_; }
+
+ private:
+  static bool has_hole(const Report& report, PacketType stage, Rank peer, std::uint32_t packet) {
+    return std::any_of(report.holes.begin(), report.holes.end(), [&](const Hole& hole) {
+      return hole.stage == stage && hole.peer == peer && packet >= hole.first_packet &&
+             packet < hole.first_packet + hole.packets;
+    });
+  }
+
+  /// Who contributed to a packet, by its owner's report; nothing if the owner did not live to tell.
+  std::optional<std::uint32_t> reported(std::size_t operation, Rank owner, std::uint32_t packet) const {
+    if (!has_report(operation, owner) || report(operation, owner).error != ErrorCode::None)
+      return std::nullopt;
+    std::uint32_t who = 0;
+    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+      if (!has_hole(report(operation, owner), PacketType::Contribution, rank, packet)) who |= 1u << rank;
+    }
+    return who;
+  }
+
+  std::string why_wrong(std::size_t operation, Rank rank) const {
+    const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
+    const Schedule schedule(descriptor, report(operation, rank).operation, options_.ranks,
+                            options_.protocol.payload_bytes);
+    for (Rank index = 0; index < options_.ranks; ++index) {
+      const Rank owner = schedule.owner_of(index);
+      const Shard shard = schedule.shard(index);
+      for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
+        const std::size_t first = (shard.begin + shard.offset_of(packet)) / sizeof(float);
+        const std::size_t end = first + shard.length_of(packet) / sizeof(float);
+        const bool lost =
+            owner != rank && has_hole(report(operation, rank), PacketType::Reduced, owner, packet);
+        const auto told = reported(operation, owner, packet);
+        for (std::size_t e = first; e < end; ++e) {
+          const float value = values(operation, rank)[e];
+          const bool right = lost   ? value == 0
+                             : told ? value == mean_of(*told, e, options_.ranks)
+                                    : is_some_mean(value, e, options_.ranks);
+          if (!right) {
+            return ", shard " + std::to_string(index) + " of rank " + std::to_string(owner) + ", packet " +
+                   std::to_string(packet) + ": " + std::to_string(value) + (lost ? " is lost" : "") +
+                   ", reported contributors: " + (told ? std::to_string(*told) : "unknown");
+          }
+        }
+      }
+    }
+    return "";
+  }
+
+  sim::SimOptions options_;
+  sim::Network network_;
+  LoopOptions loop_;
+  std::size_t first_number_ = 0;
+  std::vector<std::vector<std::vector<float>>> results_;  // by operation and rank
+  sim::RunResult result_;
+};
+
+}  // namespace boundedcase

@@ -1,0 +1,89 @@
+"""An engine whose operations end as a test says, for what Python does before and after them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optireduce import Communicator, Config, transport
+
+DEFAULTS: dict[str, Any] = {
+    "elapsed_seconds": 0.25,
+    "repaired_bytes": 0,
+    "bounded": True,
+    "closed_by": "complete",
+    "contributions_lost_bytes": 0,
+    "reduced_lost_bytes": 0,
+    "lost_by_peer": [],
+    "absent": [],
+    "bound_seconds": 0.0,
+    "early_seconds": 0.0,
+    "early_fraction": 0.0,
+    "incast": 0,
+    "window_bytes": 0,
+    "rtt_seconds": 0.0,
+    "rate_bytes_per_second": 0.0,
+    "behind_seconds": 0.0,
+    "error_code": 0,
+    "error": "",
+    "ranks": [],
+}
+
+
+def raw_report(operation: int = 0, size: int = 0, **others: Any) -> Any:
+    """What the core reports of an operation."""
+    assert others.keys() <= DEFAULTS.keys()
+    return SimpleNamespace(operation=operation, bytes=size, **{**DEFAULTS, **others})
+
+
+class FakeEngine:
+    """Every operation is done at once. ``outcome`` is what is reported of it, ``new_events`` what comes with
+    the next one."""
+
+    def __init__(self) -> None:
+        self.calls: list[SimpleNamespace] = []
+        self.outcome: dict[str, Any] = {}
+        self.new_events: list[tuple[str, int, int]] = []
+
+    def all_reduce(
+        self,
+        pointer: int,
+        elements: int,
+        dtype: int,
+        op: int,
+        timeout_seconds: float,
+        bounded: bool,
+        weight: int,
+    ) -> int:
+        self.calls.append(SimpleNamespace(elements=elements, bounded=bounded, weight=weight))
+        return len(self.calls) - 1
+
+    def wait(self, operation: int, timeout_seconds: float) -> Any:
+        return raw_report(operation, self.calls[operation].elements * 4, **self.outcome)
+
+    def events(self) -> list[tuple[str, int, int]]:
+        found, self.new_events = self.new_events, []
+        return found
+
+    def stats(self) -> dict[str, int | float]:
+        return {"operations": len(self.calls)}
+
+    def close(self, linger_seconds: float) -> None:
+        pass
+
+
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """The engine that groups formed from now on in this test get."""
+    engine = FakeEngine()
+    monkeypatch.setattr(transport, "connect", lambda *_: engine)
+    return engine
+
+
+def fake_group(
+    monkeypatch: pytest.MonkeyPatch, config: Config | None = None
+) -> tuple[Communicator, FakeEngine]:
+    """A communicator, and the fake below it."""
+    engine = fake_engine(monkeypatch)
+    return Communicator(0, 1, config=config or Config()), engine
