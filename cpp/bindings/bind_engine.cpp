@@ -130,6 +130,7 @@ void bind_options(nb::module_& m) {
 }
 
 using PythonLoss = std::tuple<Rank, std::uint64_t, std::uint64_t>;
+using PythonHole = std::tuple<std::string, Rank, std::uint32_t, std::uint32_t>;
 using PythonEvent = std::tuple<std::string, Rank, std::uint64_t>;
 
 std::vector<PythonLoss> losses_of(const Report& report) {
@@ -137,6 +138,15 @@ std::vector<PythonLoss> losses_of(const Report& report) {
   for (const PeerLoss& loss : report.lost_by_peer)
     losses.emplace_back(loss.peer, loss.contribution_bytes, loss.reduced_bytes);
   return losses;
+}
+
+std::vector<PythonHole> holes_of(const Report& report) {
+  std::vector<PythonHole> holes;
+  for (const Hole& hole : report.holes) {
+    const char* stage = hole.stage == PacketType::Contribution ? "contribution" : "reduced";
+    holes.emplace_back(stage, hole.peer, hole.first_packet, hole.packets);
+  }
+  return holes;
 }
 
 std::vector<PythonEvent> events_of(Engine& engine) {
@@ -166,6 +176,7 @@ void bind_report(nb::module_& m) {
       .def_ro("contributions_lost_bytes", &Report::contributions_lost_bytes)
       .def_ro("reduced_lost_bytes", &Report::reduced_lost_bytes)
       .def_prop_ro("lost_by_peer", &losses_of)
+      .def_prop_ro("holes", &holes_of)
       .def_ro("absent", &Report::absent)
       .def_prop_ro("bound_seconds", [](const Report& r) { return r.policy.bound.seconds(); })
       .def_prop_ro("early_seconds", [](const Report& r) { return r.policy.early.seconds(); })

@@ -102,7 +102,7 @@ class CongestionLimit {
       limit_ = std::min(limit_ + payload_bytes_, bounds_.upper);
     }
     // A queue that never drains is part of the path: accept it within some thousand round trips.
-    if (seen > target) least_ = least_ + (seen - least_) / kPathMemory;
+    if (quiet_periods_ == 0) least_ = least_ + (seen - least_) / kPathMemory;
     begin_period(now);
   }
 

@@ -328,17 +328,22 @@ void Endpoint::answer_if_due(Time now) {
   }
 }
 
-/// A peer that answers nothing while we could send on has lost everything, or is gone.
+/// A peer that answers nothing while we could send on may have missed what asked for an answer: it is asked
+/// again. One that does not answer that either has lost everything, or is gone.
 void Endpoint::check_stuck_peers(Time now) {
-  for (Peer& peer : peers_) {
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    Peer& peer = peers_[rank];
     if (peer.stuck_since == Time::never()) continue;
-    const Time limit = peer.stuck_since + silence_limit(peer);
-    if (limit > now) {
-      schedule(limit);
-      continue;
+    const Time asks_at = peer.stuck_since + peer.rtt.repair_timeout();
+    const Time gives_up_at = peer.stuck_since + silence_limit(peer);
+    if (gives_up_at <= now) {
+      peer.window.on_silence(now);
+      peer.stuck_since = Time::never();
+    } else if (asks_at <= now && peer.pinged_at < peer.stuck_since) {
+      peer.pinged_at = now;
+      controls_.push_back({PacketType::Ping, rank, 0, {}, {}, 0});
     }
-    peer.window.on_silence(now);
-    peer.stuck_since = Time::never();
+    if (peer.stuck_since != Time::never()) schedule(asks_at > now ? asks_at : gives_up_at);
   }
 }
 

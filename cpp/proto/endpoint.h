@@ -133,6 +133,7 @@ class Endpoint {
   // Deadlines and membership (endpoint_bounds.cpp).
   void set_bound(Operation& operation);
   bool admit_participants(Time now, Operation& operation);
+  void hurry_after_others(Time now, Operation& operation);
   void catch_up(Time now, Operation& operation, std::uint64_t operations_behind);
   void check_deadlines(Time now, Operation& operation);
   Duration repair_wait() const;

@@ -12,7 +12,9 @@ constexpr std::int64_t kRepairRounds = 4;
 /// A rank that is further behind than this does not wait for all it has missed, but only a part of the usual
 /// time.
 constexpr std::uint64_t kNearlyInStep = 1;
-constexpr std::int64_t kHurry = 4;
+constexpr std::int64_t kHurry = 8;
+/// Requests that may be in vain when most others are through.
+constexpr std::int64_t kGraceRounds = 2;
 
 }  // namespace
 
@@ -91,6 +93,22 @@ void Endpoint::catch_up(Time now, Operation& operation, std::uint64_t operations
   schedule(now);
   if (!operation.bound() || operations_behind <= kNearlyInStep) return;
   operation.hurry(timeouts_.typical(operation.bytes()) / kHurry);
+  schedule(operation.hard_deadline());
+}
+
+/// When most are through, the rest ends soon after: who took its full time would start the next operation as
+/// late as it started this one, and be waited for in vain again and again.
+void Endpoint::hurry_after_others(Time now, Operation& operation) {
+  if (!operation.bound()) return;
+  Rank through = 0;
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    const bool counts = rank != config_.rank && peers_[rank].present();
+    if (counts && peers_[rank].completed > operation.number()) ++through;
+  }
+  if (through * 2 < present_ranks()) return;
+  const Duration grace =
+      std::max(timeouts_.typical(operation.bytes()) / kHurry, repair_wait() * kGraceRounds / kRepairRounds);
+  operation.hurry(now + grace - operation.started());
   schedule(operation.hard_deadline());
 }
 

@@ -106,6 +106,7 @@ void Endpoint::note_completed(Time now, Rank from, std::uint64_t completed) {
     if (number >= peer.completed) break;
     if (!operation->descriptor().bounded) continue;
     operation->peer_is_through(from);
+    hurry_after_others(now, *operation);
     schedule(now);  // what it has reduced can be asked for, and perhaps nothing else is missing
   }
   welcome_back(from);

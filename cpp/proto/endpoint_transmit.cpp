@@ -149,7 +149,7 @@ void Endpoint::note_held_back(Time now, Peer& peer) {
   peer.window.on_held_back();
   if (peer.stuck_since != Time::never()) return;
   peer.stuck_since = now;
-  schedule(now + silence_limit(peer));
+  schedule(now + peer.rtt.repair_timeout());
 }
 
 void Endpoint::fill_data(Time now, const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out) {

@@ -31,7 +31,7 @@ struct Peer {
   std::uint64_t told = 0;            // the last `completed` of ours that was sent to it
   Time answer_due = Time::never();   // it wants to know what has arrived
   Time go_on_due = Time::never();    // it waits for us to reduce what it has sent
-  Time pinged_at;                    // while absent
+  Time pinged_at;                    // while absent or stuck
   Time stuck_since = Time::never();  // something waits for its window, and nothing comes back
   SendWindow window;
   RttEstimator rtt;

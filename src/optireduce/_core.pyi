@@ -35,6 +35,7 @@ class Report:
     contributions_lost_bytes: int  # stage 1: bytes of the result times missing contributions / ranks
     reduced_lost_bytes: int  # stage 2: bytes of the result that never came and are zero
     lost_by_peer: list[tuple[int, int, int]]  # rank, bytes of its contributions, bytes it reduced
+    holes: list[tuple[str, int, int, int]]  # "contribution" or "reduced", whose, first packet, packets
     absent: list[int]  # ranks not waited for
     bound_seconds: float  # tB; 0 when not bounded
     early_seconds: float  # tC
@@ -88,7 +89,7 @@ def simd_level() -> str: ...
 # --- The simulator ---------------------------------------------------------------------------------------
 
 class LinkOptions:
-    """One direction between two simulated ranks. Probabilities are per packet."""
+    """One direction between two simulated ranks. Probabilities are per packet, ``spike`` per batch."""
 
     bits_per_second: float  # 0: unlimited
     delay_seconds: float
@@ -98,6 +99,15 @@ class LinkOptions:
     reorder_seconds: float
     duplicate: float
     queue_bytes: int  # 0: no limit
+    spike: float
+    spike_seconds: float
+    def __init__(self) -> None: ...
+
+class PortOptions:
+    """What all links of a simulated rank share, in one direction."""
+
+    bits_per_second: float  # 0: unlimited
+    queue_bytes: int  # 0: no limit
     def __init__(self) -> None: ...
 
 class SimulationOptions:
@@ -106,6 +116,8 @@ class SimulationOptions:
     ranks: int
     seed: int
     link: LinkOptions
+    egress: PortOptions
+    ingress: PortOptions
     coalesce: float
     wake_seconds: float
     receive_buffer_bytes: int
@@ -113,21 +125,50 @@ class SimulationOptions:
     payload_bytes: int
     window_bytes: int
     early_bytes: int
+    warmup_operations: int
+    bound_percentile: float
+    bound_least: float
+    bound_most: float
+    repair: bool
+    absent_after: int
+    min_ranks: int  # 0: a majority
     def __init__(self) -> None: ...
     def set_link(self, source: int, destination: int, link: LinkOptions) -> None: ...
+    def set_egress(self, rank: int, port: PortOptions) -> None: ...
+    def set_ingress(self, rank: int, port: PortOptions) -> None: ...
+    def add_background(
+        self, rank: int, begin_seconds: float, end_seconds: float, bits_per_second: float
+    ) -> None: ...
     def add_cut(self, source: int, destination: int, begin_seconds: float, end_seconds: float) -> None: ...
     def add_pause(self, rank: int, begin_seconds: float, end_seconds: float) -> None: ...
+    def add_crash(self, rank: int, at_seconds: float) -> None: ...
+    def set_clock_offset(self, rank: int, offset_seconds: float) -> None: ...
+    def set_clock_drift(self, rank: int, parts_per_million: float) -> None: ...
+
+class SimulationCall:
+    """One rank's part in one simulated operation. ``follows``: ``start_seconds`` counts from the end of the
+    rank's operation before, not from the beginning of the run. Infinity: it never starts."""
+
+    def __init__(
+        self,
+        pointer: int,
+        elements: int,
+        dtype: int,
+        op: int,
+        *,
+        start_seconds: float,
+        follows: bool,
+        bounded: bool,
+        weight: int,
+    ) -> None: ...
 
 class Simulation:
     """N ranks of the real protocol in virtual time. One thread at a time."""
 
     def __init__(self, options: SimulationOptions) -> None: ...
     def run(
-        self,
-        operations: list[list[tuple[int, int, int, int, float]]],  # pointer, elements, dtype, op, start
-        timeout_seconds: float,
-        bound_seconds: float,
-    ) -> list[list[Report | None]]: ...  # None: the rank never started
+        self, operations: list[list[SimulationCall]], timeout_seconds: float, bound_seconds: float
+    ) -> list[list[Report | None]]: ...  # None: the rank never started, or crashed
     def settle(self, bound_seconds: float) -> bool: ...  # whether all endpoints have gone quiet
     def stats(self, rank: int) -> dict[str, int]: ...
     def counters(self) -> dict[str, int]: ...

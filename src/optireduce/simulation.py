@@ -7,54 +7,35 @@ rank, are results to look at: a timeout or a mismatch is a report here, not an e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from . import _core
 from .buffers import Buffer, as_buffer
 from .dtypes import Op, op_code
+from .simulated_network import Background, Crash, Cut, Link, Network, Pause, Port, core_options
+
+__all__ = [
+    "NEVER",
+    "Background",
+    "Crash",
+    "Cut",
+    "Link",
+    "Network",
+    "Operation",
+    "Pause",
+    "Port",
+    "Simulation",
+]
+
+T = TypeVar("T")
 
 NEVER = math.inf
 """Start time of a rank that does not take part."""
 
 _TIMEOUT_SECONDS = 60.0
 _BOUND_SECONDS = 3600.0
-
-
-@dataclass(frozen=True)
-class Link:
-    """One direction between two ranks. Probabilities are per packet, times in seconds."""
-
-    bits_per_second: float = 0.0
-    """0: unlimited."""
-    delay_seconds: float = 50e-6
-    jitter_seconds: float = 0.0
-    """Added to the delay, uniform from 0; reorders packets."""
-    loss: float = 0.0
-    reorder: float = 0.0
-    reorder_seconds: float = 500e-6
-    """How much longer a reordered packet takes, at most."""
-    duplicate: float = 0.0
-    queue_bytes: int = 0
-    """Bytes that may wait for the link; more are dropped. 0: no limit."""
-
-
-class Cut(NamedTuple):
-    """Nothing that ``source`` sends to ``destination`` in this time arrives."""
-
-    source: int
-    destination: int
-    begin_seconds: float
-    end_seconds: float
-
-
-class Pause(NamedTuple):
-    """The rank does nothing in this time: its packets wait."""
-
-    rank: int
-    begin_seconds: float
-    end_seconds: float
 
 
 @dataclass(frozen=True)
@@ -65,30 +46,13 @@ class Operation:
     op: Op = "sum"
     start_seconds: Sequence[float] | None = None
     """When each rank calls it, after the beginning of the run; None: all at once."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """What is simulated. Every option has a default; ``link`` describes all links but those in ``links``."""
-
-    ranks: int
-    seed: int = 0
-    link: Link = Link()
-    links: Mapping[tuple[int, int], Link] | None = None
-    """Other links, by source and destination."""
-    cuts: Iterable[Cut] = ()
-    pauses: Iterable[Pause] = ()
-    coalesce: float = 0.5
-    """Share of batches that arrive in one piece, as with GRO. 1 simulates fastest."""
-    wake_seconds: float = 0.0
-    """A rank looks at its packets up to so long after the first one came."""
-    receive_buffer_bytes: int = 0
-    """Bytes that may wait at a rank; more are dropped. 0: no limit."""
-    payload_bytes: int = 1408
-    window_bytes: int = 256 * 1024
-    early_bytes: int = 64 * 1024 * 1024
-    max_events: int = 100_000_000
-    """A run that takes more ends with RuntimeError."""
+    follows_seconds: float | Sequence[float] | None = None
+    """Instead of ``start_seconds``: how long after the end of its operation before each rank calls it, as in
+    a training loop. One number for all ranks, or one for each."""
+    bounded: bool = False
+    """Whether it has a deadline, once the warm-up is over."""
+    weights: Sequence[int] | None = None
+    """Samples behind each rank's array, for a mean; 0: the rank gives nothing. None: 1 everywhere."""
 
 
 class Simulation:
@@ -96,7 +60,7 @@ class Simulation:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self._core = _core.Simulation(_options(network))
+        self._core = _core.Simulation(core_options(network))
 
     def all_reduce(
         self,
@@ -104,10 +68,13 @@ class Simulation:
         op: Op = "sum",
         *,
         start_seconds: Sequence[float] | None = None,
+        bounded: bool = False,
+        weights: Sequence[int] | None = None,
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> list[_core.Report | None]:
-        """One operation, in place; each rank's report, None where it never started."""
-        return self.run([Operation(arrays, op, start_seconds)], timeout_seconds=timeout_seconds)[0]
+        """One operation, in place; each rank's report, None where it never started or has crashed."""
+        operation = Operation(arrays, op, start_seconds, bounded=bounded, weights=weights)
+        return self.run([operation], timeout_seconds=timeout_seconds)[0]
 
     def run(
         self,
@@ -118,8 +85,10 @@ class Simulation:
     ) -> list[list[_core.Report | None]]:
         """Several operations, which every rank calls in this order; the reports by operation and rank.
 
-        RuntimeError if there is no end after ``bound_seconds`` of virtual time.
+        Where a rank crashed there is none. RuntimeError if there is no end after ``bound_seconds`` of virtual
+        time.
         """
+        _check_order(operations)
         buffers = [[as_buffer(array) for array in operation.arrays] for operation in operations]
         calls = [_calls(operation, mine) for operation, mine in zip(operations, buffers, strict=True)]
         reports = self._core.run(calls, timeout_seconds, bound_seconds)
@@ -150,51 +119,56 @@ class Simulation:
         return self._core.trace_hash
 
 
-def _calls(operation: Operation, buffers: list[Buffer]) -> list[tuple[int, int, int, int, float]]:
-    starts = operation.start_seconds
-    if starts is not None and len(starts) != len(buffers):
+def _check_order(operations: Sequence[Operation]) -> None:
+    if operations and operations[0].follows_seconds is not None:
         raise ValueError(
-            f"start_seconds has {len(starts)} entries: it must have one for each of {len(buffers)} arrays"
+            f"follows_seconds = {operations[0].follows_seconds!r} of the first operation is not usable: it "
+            f"has none before it in this run; use start_seconds"
         )
+
+
+def _calls(operation: Operation, buffers: list[Buffer]) -> list[_core.SimulationCall]:
+    ranks = len(buffers)
+    follows = operation.follows_seconds is not None
+    starts = _starts(operation, ranks)
+    weights = _one_for_each("weights", operation.weights, ranks) or [1] * ranks
     code = op_code(operation.op)
     return [
-        (b.pointer, b.elements, b.dtype.code, code, 0.0 if starts is None else starts[rank])
-        for rank, b in enumerate(buffers)
+        _core.SimulationCall(
+            buffer.pointer,
+            buffer.elements,
+            buffer.dtype.code,
+            code,
+            start_seconds=start,
+            follows=follows,
+            bounded=operation.bounded,
+            weight=weight,
+        )
+        for buffer, start, weight in zip(buffers, starts, weights, strict=True)
     ]
+
+
+def _starts(operation: Operation, ranks: int) -> Sequence[float]:
+    follows = operation.follows_seconds
+    if follows is None:
+        return _one_for_each("start_seconds", operation.start_seconds, ranks) or [0.0] * ranks
+    if operation.start_seconds is not None:
+        raise ValueError(
+            f"follows_seconds = {follows!r} and start_seconds = {operation.start_seconds!r} exclude each "
+            f"other: give one of them"
+        )
+    if isinstance(follows, (int, float)):
+        return [follows] * ranks
+    return _one_for_each("follows_seconds", follows, ranks) or []
+
+
+def _one_for_each(name: str, values: Sequence[T] | None, ranks: int) -> Sequence[T] | None:
+    if values is not None and len(values) != ranks:
+        raise ValueError(f"{name} has {len(values)} entries: it must have one for each of {ranks} arrays")
+    return values
 
 
 def _copy_back(reports: list[_core.Report | None], buffers: list[Buffer]) -> None:
     for report, buffer in zip(reports, buffers, strict=True):
         if report is not None and report.error_code == 0 and buffer.copy_back is not None:
             buffer.copy_back()
-
-
-def _options(network: Network) -> _core.SimulationOptions:
-    options = _core.SimulationOptions()
-    for name in (
-        "ranks",
-        "seed",
-        "coalesce",
-        "wake_seconds",
-        "receive_buffer_bytes",
-        "payload_bytes",
-        "window_bytes",
-        "early_bytes",
-        "max_events",
-    ):
-        setattr(options, name, getattr(network, name))
-    options.link = _link_options(network.link)
-    for (source, destination), link in (network.links or {}).items():
-        options.set_link(source, destination, _link_options(link))
-    for cut in network.cuts:
-        options.add_cut(*cut)
-    for pause in network.pauses:
-        options.add_pause(*pause)
-    return options
-
-
-def _link_options(link: Link) -> _core.LinkOptions:
-    options = _core.LinkOptions()
-    for name in Link.__dataclass_fields__:
-        setattr(options, name, getattr(link, name))
-    return options

@@ -137,18 +137,18 @@ TEST(a_stopped_rank_is_left_alone_and_waited_for_again_when_it_is_in_step) {
     options.pauses.push_back({2, at(10'000), at(10'000 + stopped_ms)});
     Loop loop(options);
     warm_up(loop, 250'000);
-    LoopOptions rest = loop_of(100, 250'000);
+    LoopOptions rest = loop_of(140, 250'000);
     rest.first_starts.assign(4, at(9'900) - loop.network().now());
     loop.run(rest);
     CHECK(loop.result().finished);
     CHECK_RIGHT(loop);
-    CHECK(longest_over_bound(loop, 100, {0, 1, 3}) <= 1.0);
+    CHECK(longest_over_bound(loop, 140, {0, 1, 3}) <= 1.0);
     CHECK(!loop.network().endpoint(0).absent(2));
     CHECK_EQ(loop.network().stats(0).absences, stopped_ms > 1'000 ? 1u : 0u);
     // How many operations ended without it after it ran again.
     Time now = at(9'900);
     std::size_t missed = 0, after = 0;
-    for (std::size_t i = 0; i < 100; ++i) {
+    for (std::size_t i = 0; i < 140; ++i) {
       now = now + loop.report(i, 0).elapsed + rest.compute;
       if (now < at(10'000 + stopped_ms)) continue;
       ++after;
@@ -256,6 +256,7 @@ TEST(without_repair_loss_stays_and_the_early_bound_ends_the_wait) {
   sim::SimOptions options = network(4);
   options.protocol.bound.repair = false;
   options.link.loss = 0.02;
+  options.ingress = {};  // nothing is lost in queues: nobody would tell the senders
   Loop without(options);
   without.run(loop_of(5, 200'000));
   CHECK_EQ(without.mean_lost_share(), 0.0);  // the warm-up is exact even so
@@ -348,7 +349,7 @@ TEST(many_operations_in_flight_share_one_time_limit) {
 TEST(incast_falls_under_loss_in_queues_and_recovers) {
   sim::SimOptions options = network(8);
   options.egress = {1e9, 0};
-  options.ingress = {2e8, 64 * 1024};
+  options.ingress = {2e8, 256 * 1024};
   for (Rank rank = 0; rank < 8; ++rank) options.backgrounds.push_back({rank, at(3'000), at(6'000), 1.9e8});
   Loop loop(options);
   loop.run(loop_of(10, 100'000));

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -104,17 +105,23 @@ class ProcessPool:
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[tuple[Any, Any]] = []
 
-    def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """``function(rank, size, *args)`` on every rank; the first failure is raised with its traceback."""
+    def run(
+        self, size: int, function: Callable[..., Any], *args: Any, dying: Collection[int] = ()
+    ) -> list[Any]:
+        """``function(rank, size, *args)`` on every rank; failures are raised with their tracebacks.
+
+        The processes of the ranks in ``dying`` must be killed by it: they have no result (None), and are
+        replaced.
+        """
         while len(self._workers) < size:
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
-            self._workers.append((process, ours))
+            self._workers.append(self._worker())
         for rank in range(size):
             self._workers[rank][1].send((function, (rank, size, *args)))
         deadline = time.monotonic() + LIMIT_SECONDS
-        answers = [self._answer(rank, deadline) for rank in range(size)]
+        answers = [
+            self._end(rank, deadline) if rank in dying else self._answer(rank, deadline)
+            for rank in range(size)
+        ]
         failed = [f"rank {rank}: {text}" for rank, (good, text) in enumerate(answers) if not good]
         if failed:
             self.close()  # in an unknown state
@@ -129,6 +136,22 @@ class ProcessPool:
                 process.kill()
                 process.join(5.0)
         self._workers.clear()
+
+    def _worker(self) -> tuple[Any, Any]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()  # or its end would not be noticed
+        return process, ours
+
+    def _end(self, rank: int, deadline: float) -> tuple[bool, Any]:
+        process, connection = self._workers[rank]
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.exitcode != -signal.SIGKILL:
+            return False, f"was to be killed, exit code {process.exitcode}"
+        connection.close()
+        self._workers[rank] = self._worker()
+        return True, None
 
     def _answer(self, rank: int, deadline: float) -> tuple[bool, Any]:
         connection = self._workers[rank][1]

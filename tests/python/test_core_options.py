@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from optireduce import Config, _core
 from optireduce.connect import engine_options
@@ -19,11 +20,22 @@ def test_defaults_of_config_are_the_core_s() -> None:
     }
 
 
+# A value that is allowed and not the default, where the rule below gives none.
+ANOTHER: dict[str, Any] = {"bound_percentile": 75.0, "bound_least": 1.3, "bound_most": 2.5, "min_ranks": 3}
+
+
+def another(name: str, value: Any) -> Any:
+    """Some allowed value of the setting that is not ``value``."""
+    if name in ANOTHER:
+        return ANOTHER[name]
+    if isinstance(value, bool):
+        return not value
+    return 0.5 if isinstance(value, float) else value + 65_536
+
+
 def test_every_option_of_the_core_is_passed_on() -> None:
-    other = {
-        name: (not value if isinstance(value, bool) else 0.5 if isinstance(value, float) else value + 65_536)
-        for name, value in dataclasses.asdict(Config()).items()
-        if name in core_fields()
-    }
-    options = engine_options(Config(**other))
-    assert {name: getattr(options, name) for name in core_fields()} == other
+    defaults = dataclasses.asdict(Config())
+    others = {name: another(name, defaults[name]) for name in core_fields()}
+    assert all(others[name] != defaults[name] for name in others)
+    options = engine_options(Config(**others))
+    assert {name: getattr(options, name) for name in core_fields()} == others

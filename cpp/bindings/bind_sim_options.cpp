@@ -1,0 +1,167 @@
+// Python's view of what a simulated network is told before it runs: times in seconds.
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bindings/sim_convert.h"
+#include "sim/options.h"
+
+namespace nb = nanobind;
+using namespace optireduce;
+
+namespace {
+
+using sim::LinkOptions;
+using sim::PortOptions;
+using sim::SimOptions;
+
+/// A duration that Python reads and writes in seconds.
+template <typename Class, typename Owner>
+void bind_seconds(Class& cls, const char* name, Duration Owner::* field) {
+  cls.def_prop_rw(
+      name, [field](const Owner& o) { return (o.*field).seconds(); },
+      [field, name](Owner& o, double value) { o.*field = sim_seconds(name, value); });
+}
+
+/// A field of one of the option structs inside.
+template <typename Class, typename Part, typename Value>
+void bind_field(Class& cls, const char* name, Part& (*part)(SimOptions&), Value Part::* field) {
+  cls.def_prop_rw(
+      name, [part, field](SimOptions& o) { return part(o).*field; },
+      [part, field](SimOptions& o, Value value) { part(o).*field = value; });
+}
+
+EndpointConfig& protocol_of(SimOptions& options) {
+  return options.protocol;
+}
+
+BoundOptions& bound_of(SimOptions& options) {
+  return options.protocol.bound;
+}
+
+void bind_link(nb::module_& m) {
+  nb::class_<LinkOptions> link(m, "LinkOptions");
+  link.def(nb::init<>())
+      .def_rw("bits_per_second", &LinkOptions::bits_per_second)
+      .def_rw("loss", &LinkOptions::loss)
+      .def_rw("reorder", &LinkOptions::reorder)
+      .def_rw("duplicate", &LinkOptions::duplicate)
+      .def_rw("queue_bytes", &LinkOptions::queue_bytes)
+      .def_rw("spike", &LinkOptions::spike);
+  bind_seconds(link, "delay_seconds", &LinkOptions::delay);
+  bind_seconds(link, "jitter_seconds", &LinkOptions::jitter);
+  bind_seconds(link, "reorder_seconds", &LinkOptions::reorder_delay);
+  bind_seconds(link, "spike_seconds", &LinkOptions::spike_delay);
+}
+
+void bind_port(nb::module_& m) {
+  nb::class_<PortOptions>(m, "PortOptions")
+      .def(nb::init<>())
+      .def_rw("bits_per_second", &PortOptions::bits_per_second)
+      .def_rw("queue_bytes", &PortOptions::queue_bytes);
+}
+
+template <typename Class>
+void bind_protocol(Class& options) {
+  bind_field(options, "payload_bytes", protocol_of, &EndpointConfig::payload_bytes);
+  bind_field(options, "window_bytes", protocol_of, &EndpointConfig::window_bytes);
+  bind_field(options, "early_bytes", protocol_of, &EndpointConfig::early_bytes);
+  bind_field(options, "warmup_operations", bound_of, &BoundOptions::warmup_operations);
+  bind_field(options, "bound_percentile", bound_of, &BoundOptions::percentile);
+  bind_field(options, "bound_least", bound_of, &BoundOptions::least);
+  bind_field(options, "bound_most", bound_of, &BoundOptions::most);
+  bind_field(options, "repair", bound_of, &BoundOptions::repair);
+  bind_field(options, "absent_after", bound_of, &BoundOptions::absent_after);
+  bind_field(options, "min_ranks", bound_of, &BoundOptions::min_ranks);
+}
+
+template <typename Class>
+void bind_paths(Class& options) {
+  options
+      .def(
+          "set_link",
+          [](SimOptions& o, std::int64_t from, std::int64_t to, const LinkOptions& link) {
+            o.other_links[{sim_rank("source", from), sim_rank("destination", to)}] = link;
+          },
+          nb::arg("source"), nb::arg("destination"), nb::arg("link"))
+      .def(
+          "set_egress",
+          [](SimOptions& o, std::int64_t rank, const PortOptions& port) {
+            o.other_egress[sim_rank("rank", rank)] = port;
+          },
+          nb::arg("rank"), nb::arg("port"))
+      .def(
+          "set_ingress",
+          [](SimOptions& o, std::int64_t rank, const PortOptions& port) {
+            o.other_ingress[sim_rank("rank", rank)] = port;
+          },
+          nb::arg("rank"), nb::arg("port"))
+      .def(
+          "add_background",
+          [](SimOptions& o, std::int64_t rank, double begin, double end, double bits_per_second) {
+            o.backgrounds.push_back({sim_rank("rank", rank), sim_time("begin_seconds", begin),
+                                     sim_time("end_seconds", end), bits_per_second});
+          },
+          nb::arg("rank"), nb::arg("begin_seconds"), nb::arg("end_seconds"), nb::arg("bits_per_second"))
+      .def(
+          "add_cut",
+          [](SimOptions& o, std::int64_t from, std::int64_t to, double begin, double end) {
+            o.cuts.push_back({sim_rank("source", from), sim_rank("destination", to),
+                              sim_time("begin_seconds", begin), sim_time("end_seconds", end)});
+          },
+          nb::arg("source"), nb::arg("destination"), nb::arg("begin_seconds"), nb::arg("end_seconds"));
+}
+
+template <typename Class>
+void bind_rank_faults(Class& options) {
+  options
+      .def(
+          "add_pause",
+          [](SimOptions& o, std::int64_t rank, double begin, double end) {
+            o.pauses.push_back(
+                {sim_rank("rank", rank), sim_time("begin_seconds", begin), sim_time("end_seconds", end)});
+          },
+          nb::arg("rank"), nb::arg("begin_seconds"), nb::arg("end_seconds"))
+      .def(
+          "add_crash",
+          [](SimOptions& o, std::int64_t rank, double at) {
+            o.crashes.push_back({sim_rank("rank", rank), sim_time("at_seconds", at)});
+          },
+          nb::arg("rank"), nb::arg("at_seconds"))
+      .def(
+          "set_clock_offset",
+          [](SimOptions& o, std::int64_t rank, double offset) {
+            o.clock_offset[sim_rank("rank", rank)] = sim_seconds("offset_seconds", offset);
+          },
+          nb::arg("rank"), nb::arg("offset_seconds"))
+      .def(
+          "set_clock_drift",
+          [](SimOptions& o, std::int64_t rank, double parts_per_million) {
+            o.clock_drift[sim_rank("rank", rank)] = parts_per_million;
+          },
+          nb::arg("rank"), nb::arg("parts_per_million"));
+}
+
+}  // namespace
+
+void bind_sim_options(nb::module_& m) {
+  bind_link(m);
+  bind_port(m);
+  nb::class_<SimOptions> options(m, "SimulationOptions");
+  options.def(nb::init<>())
+      .def_prop_rw(
+          "ranks", [](const SimOptions& o) { return o.ranks; },
+          [](SimOptions& o, std::int64_t ranks) { o.ranks = sim_rank("ranks", ranks); })
+      .def_rw("seed", &SimOptions::seed)
+      .def_rw("link", &SimOptions::link)
+      .def_rw("egress", &SimOptions::egress)
+      .def_rw("ingress", &SimOptions::ingress)
+      .def_rw("coalesce", &SimOptions::coalesce)
+      .def_rw("receive_buffer_bytes", &SimOptions::receive_buffer_bytes)
+      .def_rw("max_events", &SimOptions::max_events);
+  bind_seconds(options, "wake_seconds", &SimOptions::wake_delay);
+  bind_protocol(options);
+  bind_paths(options);
+  bind_rank_faults(options);
+}

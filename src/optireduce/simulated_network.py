@@ -1,0 +1,194 @@
+"""What is simulated: the network between the ranks, and what goes wrong with it and with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple, TypeVar
+
+from . import _core
+from .config import Config
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction between two ranks. Probabilities are per packet, times in seconds."""
+
+    bits_per_second: float = 0.0
+    """0: unlimited."""
+    delay_seconds: float = 50e-6
+    jitter_seconds: float = 0.0
+    """Added to the delay, uniform from 0; reorders packets."""
+    loss: float = 0.0
+    reorder: float = 0.0
+    reorder_seconds: float = 500e-6
+    """How much longer a reordered packet takes, at most."""
+    duplicate: float = 0.0
+    queue_bytes: int = 0
+    """Bytes that may wait for the link; more are dropped. 0: no limit."""
+    spike: float = 0.0
+    """Per batch of packets: that the link stands still for ``spike_seconds``, and then lets all that waits
+    pass at once."""
+    spike_seconds: float = 5e-3
+
+
+@dataclass(frozen=True)
+class Port:
+    """What all links of a rank share, in one direction."""
+
+    bits_per_second: float = 0.0
+    """0: unlimited, there is no port."""
+    queue_bytes: int = 0
+    """Bytes that may wait for the port; more are dropped. 0: no limit."""
+
+
+class Background(NamedTuple):
+    """In this time others send so much through a rank's ingress port, whether or not it has room."""
+
+    rank: int
+    begin_seconds: float
+    end_seconds: float
+    bits_per_second: float
+
+
+class Cut(NamedTuple):
+    """Nothing that ``source`` sends to ``destination`` in this time arrives."""
+
+    source: int
+    destination: int
+    begin_seconds: float
+    end_seconds: float
+
+
+class Pause(NamedTuple):
+    """The rank does nothing in this time: its packets wait."""
+
+    rank: int
+    begin_seconds: float
+    end_seconds: float
+
+
+class Crash(NamedTuple):
+    """From then on the rank does nothing at all. What it has sent before still arrives."""
+
+    rank: int
+    at_seconds: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is simulated. Every option has a default; ``link`` describes all links but those in ``links``."""
+
+    ranks: int
+    seed: int = 0
+    link: Link = Link()
+    links: Mapping[tuple[int, int], Link] | None = None
+    """Other links, by source and destination."""
+    egress: Port = Port()
+    """Every rank's own interface. Without a limit its queue is the host's own, which does not drop."""
+    ingress: Port = Port()
+    """The switch's port towards every rank."""
+    other_egress: Mapping[int, Port] | None = None
+    """Instead, for some ranks."""
+    other_ingress: Mapping[int, Port] | None = None
+    """Instead, for some ranks."""
+    backgrounds: Iterable[Background] = ()
+    cuts: Iterable[Cut] = ()
+    pauses: Iterable[Pause] = ()
+    crashes: Iterable[Crash] = ()
+    clock_offset_seconds: Mapping[int, float] | None = None
+    """How much more a rank's clock shows than the network's at the beginning; 0 or more."""
+    clock_drift_ppm: Mapping[int, float] | None = None
+    """How many microseconds a rank's clock gains each second; negative: it loses them."""
+    coalesce: float = 0.5
+    """Share of batches that arrive in one piece, as with GRO. 1 simulates fastest."""
+    wake_seconds: float = 0.0
+    """A rank looks at its packets up to so long after the first one came."""
+    receive_buffer_bytes: int = 0
+    """Bytes that may wait at a rank; more are dropped. 0: no limit."""
+    payload_bytes: int = 1408
+    window_bytes: int = 256 * 1024
+    early_bytes: int = 64 * 1024 * 1024
+    warmup_operations: int = 20
+    """This and what follows: as in :class:`Config`, and with the same limits."""
+    bound_percentile: float = 95.0
+    bound_least: float = 1.2
+    bound_most: float = 1.4
+    repair: bool = True
+    absent_after: int = 3
+    min_ranks: int = 0
+    max_events: int = 100_000_000
+    """A run that takes more ends with RuntimeError."""
+
+
+# What the core's options call the same.
+_NUMBERS = (
+    "ranks",
+    "seed",
+    "coalesce",
+    "wake_seconds",
+    "receive_buffer_bytes",
+    "payload_bytes",
+    "window_bytes",
+    "early_bytes",
+    "max_events",
+)
+_DEADLINES = (
+    "warmup_operations",
+    "bound_percentile",
+    "bound_least",
+    "bound_most",
+    "repair",
+    "absent_after",
+    "min_ranks",
+)
+
+
+def core_options(network: Network) -> _core.SimulationOptions:
+    """What the core is told of a Network; ValueError names a value that cannot work."""
+    options = _core.SimulationOptions()
+    for name in _NUMBERS:
+        setattr(options, name, getattr(network, name))
+    deadlines = Config(**{name: getattr(network, name) for name in _DEADLINES})  # checks them
+    for name in _DEADLINES:
+        setattr(options, name, getattr(deadlines, name))
+    options.min_ranks = min(deadlines.min_ranks, network.ranks)  # as for a real group
+    _add_paths(network, options)
+    _add_rank_faults(network, options)
+    return options
+
+
+def _add_paths(network: Network, options: _core.SimulationOptions) -> None:
+    options.link = _filled(_core.LinkOptions(), network.link)
+    options.egress = _filled(_core.PortOptions(), network.egress)
+    options.ingress = _filled(_core.PortOptions(), network.ingress)
+    for (source, destination), link in (network.links or {}).items():
+        options.set_link(source, destination, _filled(_core.LinkOptions(), link))
+    for rank, port in (network.other_egress or {}).items():
+        options.set_egress(rank, _filled(_core.PortOptions(), port))
+    for rank, port in (network.other_ingress or {}).items():
+        options.set_ingress(rank, _filled(_core.PortOptions(), port))
+    for background in network.backgrounds:
+        options.add_background(*background)
+    for cut in network.cuts:
+        options.add_cut(*cut)
+
+
+def _add_rank_faults(network: Network, options: _core.SimulationOptions) -> None:
+    for pause in network.pauses:
+        options.add_pause(*pause)
+    for crash in network.crashes:
+        options.add_crash(*crash)
+    for rank, offset in (network.clock_offset_seconds or {}).items():
+        options.set_clock_offset(rank, offset)
+    for rank, drift in (network.clock_drift_ppm or {}).items():
+        options.set_clock_drift(rank, drift)
+
+
+def _filled(options: T, values: Link | Port) -> T:
+    """The core's twin of ``values``, which has the same fields."""
+    for field in fields(values):
+        setattr(options, field.name, getattr(values, field.name))
+    return options
