@@ -58,7 +58,7 @@ struct EndpointConfig {
   /// measurement.
   Duration repair_min = Duration::millis(3);
   Duration repair_max = Duration::millis(200);
-  Duration repair_initial = Duration::millis(5);
+  Duration repair_initial = Duration::millis(20);
 
   /// How long a gap may be explained by reordering before it counts as loss.
   Duration reorder_delay = Duration::micros(250);

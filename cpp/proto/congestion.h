@@ -1,12 +1,12 @@
 // How much may be on its way to one peer, from the delay and the loss that packets meet (after Swift and
 // TIMELY).
 //
-// Two regimes. Where queues are short the limit grows towards an upper bound that keeps a fast path busy.
-// Where packets wait, it shrinks with the excess over a target, once per round trip, to a size with which all
-// senders together fit a shallow switch buffer: more would only be dropped when they send at once, and less
-// would leave the link idle. The shortest round trip of each period counts, because schedulers delay single
-// packets, queues delay all. Light loss is repaired, not obeyed; heavy loss means that others fill the queue,
-// and shrinks the limit further, down to a few packets.
+// Two regimes. It begins with a size with which all senders together fit a shallow switch buffer: more would
+// be dropped when they send at once, and less would leave the link idle. While queues stay empty it grows
+// towards an upper bound that keeps a fast path busy and the CPU cool. Where packets wait, it shrinks with
+// the excess over a target, once per round trip, back to that size; so does loss where there is a queue to
+// lose in. The shortest round trip of each period counts, because schedulers delay single packets, queues
+// delay all. Below that size it goes only when nothing comes back at all.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class CongestionLimit {
  public:
   CongestionLimit() = default;
   CongestionLimit(const WindowBounds& bounds, std::uint32_t payload_bytes)
-      : bounds_(bounds), limit_(bounds.upper), payload_bytes_(payload_bytes) {}
+      : bounds_(bounds), limit_(bounds.shallow), payload_bytes_(payload_bytes) {}
 
   std::size_t bytes() const { return limit_; }
   const WindowBounds& bounds() const { return bounds_; }
@@ -63,18 +63,10 @@ class CongestionLimit {
     if (samples_ >= kLeastSamples && now >= decided_at_ + smoothed_) decide(now);
   }
 
-  void on_sent(std::size_t packets) {
-    if (sent_packets_ >= 2 * kLossWindow) sent_packets_ /= 2, lost_packets_ /= 2;
-    sent_packets_ += packets;
-  }
-
-  void on_loss(Time now, std::size_t packets) {
-    lost_packets_ += packets;
-    const bool heavy = sent_packets_ >= kLossWindow && lost_packets_ * kHeavyLoss > sent_packets_;
-    const bool obey = heavy || (queued() && limit_ > bounds_.shallow);
-    if (!obey || now < reduced_at_ + smoothed_) return;
-    shrink(now, 0.5, heavy ? bounds_.lower : bounds_.shallow);
-    if (heavy) sent_packets_ = lost_packets_ = 0;
+  /// Loss where packets wait is a full queue; elsewhere it is noise, repaired and not obeyed.
+  void on_loss(Time now) {
+    if (queued() && limit_ > bounds_.shallow && now >= reduced_at_ + smoothed_)
+      shrink(now, 0.5, bounds_.shallow);
   }
 
   /// Nothing came back for long: begin again with little.
@@ -99,7 +91,7 @@ class CongestionLimit {
     if (wanted_more_ && limit_ < bounds_.shallow) {
       limit_ = std::min(limit_ + std::max<std::size_t>(limit_ / 8, payload_bytes_), bounds_.shallow);
     } else if (wanted_more_ && quiet_periods_ > kQuietPeriods) {
-      limit_ = std::min(limit_ + payload_bytes_, bounds_.upper);
+      limit_ = std::min(limit_ + std::max<std::size_t>(limit_ / 16, payload_bytes_), bounds_.upper);
     }
     // A queue that never drains is part of the path: accept it within some thousand round trips.
     if (quiet_periods_ == 0) least_ = least_ + (seen - least_) / kPathMemory;
@@ -126,9 +118,8 @@ class CongestionLimit {
   std::uint32_t payload_bytes_ = 1;
   Duration least_, smoothed_, period_least_;
   Time decided_at_, reduced_at_;
-  std::size_t sent_packets_ = 0, lost_packets_ = 0;  // the last one or two kLossWindow of them
-  int samples_ = 0;                                  // in this period
-  int quiet_periods_ = 0;                            // in a row, without a queue
+  int samples_ = 0;        // in this period
+  int quiet_periods_ = 0;  // in a row, without a queue
   bool measured_ = false;
   bool wanted_more_ = false;
 };

@@ -25,7 +25,7 @@ void Endpoint::set_bound(Operation& operation) {
   Bound bound;
   bound.hard = timeouts_.bound(bytes);
   bound.early = timeouts_.early(bytes);
-  bound.drain = timeouts_.typical(operation.bytes()) / 2;
+  bound.drain = std::min(timeouts_.undisturbed(operation.bytes()), bound.hard) / 2;
   bound.margin = bound.hard / kMarginDivisor;
   bound.early_wait = Duration::from_seconds(bound.early.seconds() * timeouts_.early_fraction());
   operation.set_bound(bound);

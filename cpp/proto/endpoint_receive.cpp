@@ -1,6 +1,4 @@
 // The part of Endpoint that takes packets in.
-#include <bit>
-
 #include "proto/endpoint.h"
 
 namespace optireduce {
@@ -216,7 +214,7 @@ void Endpoint::handle_request(Time now, const Run& run) {
     controls_.push_back({PacketType::Gone, from, run.operation, {}, {}, 0});
     return;
   }
-  std::size_t lost = 0;
+  bool lost = false;
   for (std::size_t i = 0; i < body->entries; ++i) {
     const RequestEntry entry = decode_entry(payload, i);
     std::uint64_t packets = 0;
@@ -228,9 +226,9 @@ void Endpoint::handle_request(Time now, const Run& run) {
     }
     if (packets == 0) continue;
     repairs_.push_back({body->wanted, run.operation, from, entry.chunk, packets});
-    lost += static_cast<std::size_t>(std::popcount(packets));
+    lost = true;
   }
-  if (lost != 0 && operation != nullptr) peers_[from].window.on_loss(now, lost);
+  if (lost && operation != nullptr) peers_[from].window.on_loss(now);
 }
 
 void Endpoint::handle_reject(Time now, const Run& run) {

@@ -12,6 +12,7 @@ constexpr double kAverageWeight = 1.0 / 8;
 /// An operation of which a quarter came in its time is taken for four times slower, not for more.
 constexpr double kLeastArrived = 0.25;
 constexpr double kNoticeable = 1e-3;
+constexpr double kUndisturbedShare = 0.25;
 constexpr double kFractionLeast = 0.05, kFractionGrowth = 1.5, kFractionDecay = 0.97;
 
 double median_of(const std::vector<std::uint16_t>& codes) {
@@ -60,6 +61,7 @@ void TimeoutPolicy::update_bound() {
   const double median = percentile(0.5);
   const double bound =
       std::clamp(percentile(options_.percentile / 100), median * options_.least, median * options_.most);
+  undisturbed_ = percentile(kUndisturbedShare);
   bounds_[me_] = to_log_scale(bound);
   earlies_[me_] = to_log_scale(average_);
   shared_bound_ = median_of(bounds_);
@@ -90,6 +92,10 @@ double TimeoutPolicy::percentile(double share) const {
 
 Duration TimeoutPolicy::bound(std::size_t bytes) const {
   return std::max(times(shared_bound_, bytes), typical(bytes) + kSlack);
+}
+
+Duration TimeoutPolicy::undisturbed(std::size_t bytes) const {
+  return times(undisturbed_, bytes);
 }
 
 Duration TimeoutPolicy::typical(std::size_t bytes) const {

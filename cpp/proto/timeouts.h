@@ -47,6 +47,8 @@ class TimeoutPolicy {
   Duration early(std::size_t bytes) const;
   /// About the median.
   Duration typical(std::size_t bytes) const;
+  /// When nothing gets in the way: a low percentile of our own.
+  Duration undisturbed(std::size_t bytes) const;
   double early_fraction() const { return early_fraction_; }
 
   /// Our own values, for our packets.
@@ -58,7 +60,7 @@ class TimeoutPolicy {
     double seconds_per_byte = 0;
     double bytes = 0;
   };
-  static constexpr std::size_t kSamples = 64;
+  static constexpr std::size_t kSamples = 100;
 
   /// The value below which `share` of the sampled bytes lie.
   double percentile(double share) const;
@@ -73,6 +75,7 @@ class TimeoutPolicy {
   double early_fraction_ = 0.5;
   std::vector<std::uint16_t> bounds_, earlies_;  // by rank, log scale, 0: not heard
   double shared_bound_ = 0, shared_early_ = 0;   // medians, seconds per byte
+  double undisturbed_ = 0;                       // seconds per byte
 };
 
 }  // namespace optireduce

@@ -54,9 +54,9 @@ class SendWindow {
   void on_sent(PacketType stage, std::uint32_t timestamp, std::size_t bytes, bool resent) {
     ledger(stage).add(timestamp, bytes);
     if (stage == PacketType::Contribution && !resent) unreturned_.add(timestamp, bytes);
-    limit_.on_sent(bytes / payload_bytes_ + 1);
   }
-  /// The peer takes so many of `senders` senders at once (0: all of them).
+  /// The peer takes so many of `senders` senders at once (0: all of them). What fits a shallow switch fits it
+  /// with all of them.
   void set_incast(std::uint8_t incast, std::size_t senders) {
     incast_share_ =
         incast == 0 || incast >= senders ? 1.0 : static_cast<double>(incast) / static_cast<double>(senders);
@@ -77,7 +77,7 @@ class SendWindow {
     limit_.on_round_trip(now, rtt, held_back_);
     held_back_ = false;
   }
-  void on_loss(Time now, std::size_t packets) { limit_.on_loss(now, packets); }
+  void on_loss(Time now) { limit_.on_loss(now); }
   /// Nothing came back for long: all of it is lost.
   void on_silence(Time now) {
     for (ByteLedger& under_way : under_way_) under_way.clear();
@@ -89,7 +89,7 @@ class SendWindow {
   std::size_t unreturned() const { return unreturned_.outstanding(); }
   std::size_t limit() const {
     const auto part = static_cast<std::size_t>(static_cast<double>(limit_.bytes()) * incast_share_);
-    return std::max(part, std::min(limit_.bytes(), limit_.bounds().lower));
+    return std::max(part, std::min(limit_.bytes(), limit_.bounds().shallow));
   }
   Duration round_trip() const { return limit_.smoothed(); }
 

@@ -1,5 +1,6 @@
-// Bounded operations under everything at once, over many seeds: loss, reordering, duplication, delay spikes, cut
-// links, pauses, crashes and clocks of their own. No operation exceeds its bound, none hangs, no value is wrong.
+// Bounded operations under everything at once, over many seeds: loss, reordering, duplication, delay spikes,
+// cut links, pauses, crashes and clocks of their own. No operation exceeds its bound, none hangs, no value is
+// wrong.
 //
 //   test_bounded_seeds                 1,000 seeds
 //   test_bounded_seeds --seed K        one of them again, with what became of every operation
@@ -126,8 +127,8 @@ void print_reports(const Plan& plan, const Loop& loop) {
     for (Rank rank = 0; rank < plan.options.ranks; ++rank) {
       if (!loop.has_report(i, rank)) continue;
       const Report& report = loop.report(i, rank);
-      std::printf("operation %zu rank %d: %.3f of %.3f ms, closed by %d, lost %llu + %llu, absent %zu %s\n", i,
-                  rank, report.elapsed.seconds() * 1e3, report.policy.bound.seconds() * 1e3,
+      std::printf("operation %zu rank %d: %.3f of %.3f ms, closed by %d, lost %llu + %llu, absent %zu %s\n",
+                  i, rank, report.elapsed.seconds() * 1e3, report.policy.bound.seconds() * 1e3,
                   static_cast<int>(report.closed_by),
                   static_cast<unsigned long long>(report.contributions_lost_bytes),
                   static_cast<unsigned long long>(report.reduced_lost_bytes), report.absent.size(),

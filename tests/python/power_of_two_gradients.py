@@ -20,8 +20,7 @@ def contributors(values: Floats, ranks: int) -> npt.NDArray[np.int64]:
     of them.
     """
     sets = np.arange(2**ranks)
-    sizes = np.array([number.bit_count() for number in range(2**ranks)])
-    means = sets / np.maximum(sizes, ranks / 2)
+    means = sets / np.maximum(count(sets), ranks / 2)
     order = np.argsort(means)
     found = values / _pattern(values.size).astype(np.float64)
     nearest = _nearest(means[order], found)
@@ -32,7 +31,7 @@ def contributors(values: Floats, ranks: int) -> npt.NDArray[np.int64]:
 
 def count(sets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """How many ranks each set has."""
-    return np.array([int(number).bit_count() for number in sets])
+    return np.array([number.bit_count() for number in range(int(sets.max()) + 1)])[sets]
 
 
 def _pattern(elements: int) -> Floats:

@@ -4,6 +4,7 @@ in rank order, and a seed repeats everything."""
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any, get_args
 
 import ml_dtypes
@@ -15,7 +16,18 @@ from hypothesis import strategies as st
 
 from optireduce import _core
 from optireduce.dtypes import Op
-from optireduce.simulation import NEVER, Cut, Link, Network, Operation, Pause, Simulation
+from optireduce.simulation import (
+    NEVER,
+    Background,
+    Crash,
+    Cut,
+    Link,
+    Network,
+    Operation,
+    Pause,
+    Port,
+    Simulation,
+)
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 OPS = get_args(Op)
@@ -173,6 +185,72 @@ def test_links_may_differ_and_fail() -> None:
     assert simulation.counters()["cut"] > 0
 
 
+def seconds_of(network: Network, elements: int = 100_000) -> float:
+    """Virtual time that one all-reduce takes there."""
+    simulation = Simulation(network)
+    assert_exact(simulation, [Operation(inputs(network.ranks, elements))])
+    return simulation.now_seconds
+
+
+def test_ports_are_shared_by_all_links_of_a_rank() -> None:
+    """Each rank of four sends, and gets, one and a half times the buffer."""
+    wire_seconds = 1.5 * 400_000 * 8 / 1e8
+    assert seconds_of(Network(4)) < wire_seconds / 10
+    assert seconds_of(Network(4, link=Link(bits_per_second=1e8))) < wire_seconds / 2
+    for network in (
+        Network(4, egress=Port(1e8)),
+        Network(4, ingress=Port(1e8)),
+        Network(4, other_egress={2: Port(1e8)}),
+        Network(4, other_ingress={2: Port(1e8)}),
+    ):
+        assert wire_seconds < seconds_of(network) < 2 * wire_seconds
+
+
+def test_a_port_without_room_drops() -> None:
+    simulation = Simulation(Network(8, ingress=Port(1e8, queue_bytes=16_384)))
+    assert_exact(simulation, [Operation(inputs(8, 100_000))])
+    assert simulation.counters()["queue_dropped"] > 0
+
+
+def test_background_traffic_takes_its_part_of_a_port() -> None:
+    network = Network(4, ingress=Port(1e8, queue_bytes=1 << 20))
+    busy = replace(network, backgrounds=[Background(1, 0.0, 10.0, 8e7)])
+    assert seconds_of(busy, 400_000) > 2 * seconds_of(network, 400_000)
+    simulation = Simulation(busy)
+    simulation.all_reduce(inputs(4, 100_000))
+    assert simulation.counters()["foreign"] > simulation.counters()["foreign_dropped"]
+
+
+def test_a_crashed_rank_has_no_report_and_is_named() -> None:
+    simulation = Simulation(Network(3, crashes=[Crash(1, 0.5)]))
+    reports = simulation.all_reduce(inputs(3, 5_003), start_seconds=[0.0, 0.0, 1.0], timeout_seconds=2.0)
+    assert reports[1] is None
+    assert [(r.error_code, r.ranks) for r in reports if r] == [(TIMEOUT, [1])] * 2
+    assert simulation.counters()["crash_dropped"] > 0
+
+
+def test_every_rank_has_a_clock_of_its_own() -> None:
+    """A rank that waits a second for another one says how long that was by its own clock."""
+    network = Network(3, clock_drift_ppm={0: 500_000.0}, clock_offset_seconds={1: 1_000.0})
+    reports = Simulation(network).all_reduce(inputs(3, 5_003), start_seconds=[0.0, 0.0, 1.0])
+    assert [r and r.elapsed_seconds for r in reports[:2]] == pytest.approx([1.5, 1.0], rel=0.01)
+
+
+def test_links_may_stand_still_for_a_while() -> None:
+    link = Link(spike=0.2, spike_seconds=0.1)
+    assert seconds_of(Network(4, link=replace(link, spike=0.0))) < 0.1
+    assert 0.1 < seconds_of(Network(4, link=link)) < 1.0
+
+
+def test_an_operation_may_follow_the_one_before() -> None:
+    simulation = Simulation(Network(3, link=Link(delay_seconds=0.1)))
+    first = Operation(inputs(3, 5_003), start_seconds=[0.0, 0.0, 1.0])
+    second = Operation(inputs(3, 5_003), follows_seconds=[0.0, 0.0, 2.0])
+    third = Operation(inputs(3, 5_003), follows_seconds=3.0)
+    assert_exact(simulation, [first, second, third])
+    assert 6.0 < simulation.now_seconds < 7.5
+
+
 @pytest.mark.parametrize(
     ("network", "named"),
     [
@@ -184,6 +262,22 @@ def test_links_may_differ_and_fail() -> None:
         (Network(2, pauses=[Pause(2, 0.0, 1.0)]), "pause"),
         (Network(2, cuts=[Cut(0, 5, 0.0, 1.0)]), "cut"),
         (Network(2, coalesce=-0.1), "coalesce"),
+        (Network(2, link=Link(spike=-0.1)), "spike"),
+        (Network(2, egress=Port(bits_per_second=-1.0)), "egress's bits_per_second"),
+        (Network(2, ingress=Port(1e9, queue_bytes=100)), "ingress's queue_bytes"),
+        (Network(2, other_egress={1: Port(-1.0)}), "egress of rank 1"),
+        (Network(2, other_ingress={2: Port(1e9)}), "ingress port is rank 2"),
+        (Network(2, backgrounds=[Background(0, 0.0, 1.0, 1e8)]), "background of rank 0 needs an ingress"),
+        (Network(2, crashes=[Crash(2, 0.0)]), "crash"),
+        (Network(2, crashes=[Crash(0, -1.0)]), "at_seconds"),
+        (Network(2, clock_offset_seconds={0: -1.0}), "offset_seconds"),
+        (Network(2, clock_offset_seconds={2: 1.0}), "clock_offset is rank 2"),
+        (Network(2, clock_drift_ppm={1: 1e6}), "clock_drift of rank 1"),
+        (Network(2, warmup_operations=0), "warmup_operations = 0"),
+        (Network(2, bound_percentile=101.0), "bound_percentile = 101"),
+        (Network(2, bound_least=2.0, bound_most=1.5), "bound_least = 2"),
+        (Network(2, absent_after=0), "absent_after = 0"),
+        (Network(2, min_ranks=-1), "min_ranks = -1"),
     ],
 )
 def test_bad_options_are_named(network: Network, named: str) -> None:
@@ -199,6 +293,17 @@ def test_bad_calls_are_named() -> None:
         simulation.all_reduce(inputs(3, 5), start_seconds=[0.0])
     with pytest.raises(ValueError, match="before the one before"):
         simulation.run([Operation(inputs(3, 5), start_seconds=[1.0, 0.0, 0.0]), Operation(inputs(3, 5))])
+    with pytest.raises(ValueError, match=r"follows_seconds = 1.0 of the first operation"):
+        simulation.run([Operation(inputs(3, 5), follows_seconds=1.0)])
+    first = Operation(inputs(3, 5))
+    with pytest.raises(ValueError, match="follows_seconds has 2 entries"):
+        simulation.run([first, Operation(inputs(3, 5), follows_seconds=[1.0, 2.0])])
+    with pytest.raises(ValueError, match="exclude each other"):
+        simulation.run([first, Operation(inputs(3, 5), start_seconds=[0.0] * 3, follows_seconds=1.0)])
+    with pytest.raises(ValueError, match="weights has 1 entries"):
+        simulation.all_reduce(inputs(3, 5), weights=[1])
+    with pytest.raises(ValueError, match="weight is 65536"):
+        simulation.all_reduce(inputs(3, 5), "mean", weights=[1, 65_536, 1])
 
 
 def test_no_run_is_endless() -> None:
@@ -210,11 +315,13 @@ def test_no_run_is_endless() -> None:
 
 def test_defaults_are_those_of_the_core() -> None:
     options, network = _core.SimulationOptions(), Network(2)
-    for name in ("ranks", "seed", "coalesce", "wake_seconds", "receive_buffer_bytes", "payload_bytes",
-                 "window_bytes", "early_bytes", "max_events"):  # fmt: skip
-        assert getattr(options, name) == getattr(network, name), name
-    for name in Link.__dataclass_fields__:
-        assert getattr(options.link, name) == pytest.approx(getattr(Link(), name)), name
+    for name, value in vars(network).items():
+        if isinstance(value, (int, float)):
+            assert getattr(options, name) == value, name
+    for name, value in vars(network.link).items():
+        assert getattr(options.link, name) == pytest.approx(value), name
+    for port in (options.egress, options.ingress):
+        assert {name: getattr(port, name) for name in vars(Port())} == vars(Port())
 
 
 def test_other_threads_run_meanwhile() -> None:

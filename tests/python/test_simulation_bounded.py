@@ -87,8 +87,8 @@ def test_a_quiet_network_loses_nothing() -> None:
     for number, row in enumerate(reports):
         for report in row:
             assert report is not None
-            assert report.bounded
-            assert (report.bound_seconds > 0) == (number >= GIGABIT.warmup_operations)
+            assert report.bounded == (number >= GIGABIT.warmup_operations)
+            assert (report.bound_seconds > 0) == report.bounded
             assert report.holes == []
 
 
@@ -165,15 +165,15 @@ def test_the_bound_follows_a_slower_network() -> None:
 @pytest.mark.parametrize("bounded", [False, True])
 def test_weights_make_a_weighted_mean(bounded: bool) -> None:
     simulation = Simulation(GIGABIT)
-    for _ in range(8):
+    for number in range(8):
         arrays = [np.full(ELEMENTS, value, np.float32) for value in (6.0, 1.0, 5.0, 8.0)]
         reports = simulation.all_reduce(arrays, "mean", bounded=bounded, weights=[3, 1, 2, 4])
-        assert all(report is not None and report.bounded == bounded for report in reports)
+        with_deadline = bounded and number >= GIGABIT.warmup_operations
+        assert all(report is not None and report.bounded == with_deadline for report in reports)
         assert all((array == 2.0).all() for array in arrays)
 
 
-def test_a_rank_that_abstains_is_not_waited_for() -> None:
-    """It starts ten seconds late, and gets the others' mean."""
+def test_a_rank_with_weight_0_gives_nothing_and_gets_the_result() -> None:
     simulation = Simulation(GIGABIT)
     simulation.run(loop(8))
     arrays = [contribution(rank, ELEMENTS) for rank in range(RANKS)]
@@ -197,11 +197,11 @@ def test_repair_is_switched_off() -> None:
 
 
 def test_bound_settings_shape_the_bound() -> None:
-    """Half a second each, so that the slack for schedulers does not matter."""
-    slow = replace(GIGABIT, egress=Port(1e6), ingress=Port(), coalesce=1.0)
+    """A third of a second each, so that the slack for schedulers does not matter."""
+    slow = replace(GIGABIT, egress=Port(1e7), ingress=Port())
 
     def bound_over_usual(**settings: Any) -> float:
-        last = Simulation(replace(slow, **settings)).run(loop(8))[-1][0]
+        last = Simulation(replace(slow, **settings)).run(loop(12))[-1][0]
         assert last is not None
         return last.bound_seconds / last.elapsed_seconds
 

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 # As wide as the widest table: rich would otherwise cut columns when stdout is a file or a narrow terminal.
-_TABLE_WIDTH = 170
+_TABLE_WIDTH = 185
 
 
 def print_table(table: Table) -> None:

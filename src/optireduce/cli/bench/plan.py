@@ -58,6 +58,5 @@ class Block:
     round_index: int
     seconds: tuple[float, ...]  # of the slowest rank, an entry an iteration
     cpu_seconds: float  # of all ranks and all their threads
-    socket_drops: (
-        int | None
-    )  # datagrams lost for want of buffer, over all ranks; None: the backend does not count them
+    socket_drops: int | None  # datagrams lost for want of buffer, over all ranks; None: not counted
+    lost_bytes: int | None  # of all ranks' results, at deadlines; None: the backend has none

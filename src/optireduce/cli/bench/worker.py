@@ -14,6 +14,7 @@ from datetime import timedelta
 from multiprocessing.synchronize import Barrier
 from typing import TYPE_CHECKING, Any
 
+from ...exactness import exact
 from ..ranks import Seat, join_group
 from .plan import ELEMENT_BYTES, Block, Plan, Verified
 
@@ -64,19 +65,15 @@ class _Rank:
     def _measure_block(self, backend: str, size: int, round_index: int, tensor: torch.Tensor) -> Block:
         for _ in range(self.plan.warmup):
             self._timed(backend, tensor)
-        drops_before = socket_drops(backend, self.groups[backend])
+        before = losses(backend, self.groups[backend])
         iterations = self.plan.iterations_for(size, self.seat.size)
         samples = [self._timed(backend, tensor) for _ in range(iterations)]
-        drops = (
-            None
-            if drops_before is None
-            else (socket_drops(backend, self.groups[backend]) or 0) - drops_before
-        )
+        after = losses(backend, self.groups[backend])
+        mine = [new - old for new, old in zip(after, before, strict=True)]
         seconds = self._over_ranks([wall for wall, _ in samples], "MAX")
-        total_cpu, total_drops = self._over_ranks([sum(cpu for _, cpu in samples), drops or 0], "SUM")
-        return Block(
-            backend, size, round_index, tuple(seconds), total_cpu, None if drops is None else int(total_drops)
-        )
+        total_cpu, *total = self._over_ranks([sum(cpu for _, cpu in samples), *mine], "SUM")
+        drops, lost = (int(value) for value in total) if total else (None, None)
+        return Block(backend, size, round_index, tuple(seconds), total_cpu, drops, lost)
 
     def _timed(self, backend: str, tensor: torch.Tensor) -> tuple[float, float]:
         """Wall seconds and CPU seconds (user + system, all threads of this process) of one all-reduce."""
@@ -96,7 +93,8 @@ class _Rank:
         import torch.distributed as dist
 
         tensor = self._pattern([self.seat.rank], size)
-        dist.all_reduce(tensor, group=self.groups[backend])
+        with exact():  # what a deadline costs is counted as lost, not as wrong
+            dist.all_reduce(tensor, group=self.groups[backend])
         wrong = int((tensor != self._pattern(range(self.seat.size), size)).sum())
         return int(self._over_ranks([wrong], "SUM")[0])
 
@@ -131,11 +129,12 @@ def pattern(ranks: Iterable[int], elements: int, dtype: str) -> torch.Tensor:
     return period.repeat(elements // _PATTERN_PERIOD + 1)[:elements].clone()
 
 
-def socket_drops(backend: str, group: Group) -> int | None:
-    """Datagrams this rank lost so far because a receive buffer was full."""
+def losses(backend: str, group: Group) -> tuple[int, ...]:
+    """Of this rank, since its group formed: datagrams lost because a receive buffer was full, and bytes of
+    results lost at deadlines. Nothing for backends that do not count."""
     if backend != "optireduce":
-        return None
+        return ()
     import optireduce
 
-    drops = optireduce.stats(group).get("socket_drops")
-    return None if drops is None else int(drops)
+    stats = optireduce.stats(group)
+    return int(stats["socket_drops"]), int(stats["lost_bytes"])
