@@ -17,7 +17,7 @@ struct BoundOptions {
   std::uint32_t warmup_operations = 20;
   /// The hard bound is this percentile of what operations took, between two multiples of their median.
   double percentile = 95;
-  double least = 1.2;
+  double least = 1.3;
   double most = 1.4;
   /// Ask for missing packets again while there is time. Without it the transport is the papers'.
   bool repair = true;
@@ -56,7 +56,7 @@ struct EndpointConfig {
 
   /// Bounds of the adaptive wait before missing packets are asked for again, and its value before any
   /// measurement.
-  Duration repair_min = Duration::millis(3);
+  Duration repair_min = Duration::millis(5);
   Duration repair_max = Duration::millis(200);
   Duration repair_initial = Duration::millis(20);
 

@@ -6,7 +6,7 @@
 // those of operations that were under way before it, because they share the links.
 //
 //   tB   a percentile of the last operations, kept between two multiples of their median: one burst does not
-//        move a percentile of 64 operations, a network that has become slower moves it within 32. Never less
+//        move it much, a network that has become slower moves it when half of the samples say so. Never less
 //        than kSlack above the median: schedulers delay by tens of milliseconds whatever the bucket.
 //   tC   a moving average.
 //   x    grows by half when data was lost because we did not wait for it: it came after the end. Shrinks by

@@ -24,10 +24,14 @@ class SendWindow {
       : limit_(bounds, payload_bytes), payload_bytes_(payload_bytes), chunk_packets_(chunk_packets) {}
 
   /// The largest batch worth sending at once: half a window must be free to send into while the other is
-  /// under way.
+  /// under way. On slow links less: a full queue has no room for large ones, which travel as one, and drops
+  /// them whole. A few packets are needed to save calls.
   std::uint32_t batch_packets() const {
-    return static_cast<std::uint32_t>(
-        std::clamp<std::size_t>(limit() / 2 / payload_bytes_, 1, chunk_packets_));
+    constexpr std::size_t kFewPackets = 6;
+    const std::size_t packets = limit() / payload_bytes_;
+    const bool slow = limit() <= limit_.bounds().shallow;
+    const std::size_t batch = slow ? std::min(std::max(packets / 4, kFewPackets), packets / 2) : packets / 2;
+    return static_cast<std::uint32_t>(std::clamp<std::size_t>(batch, 1, chunk_packets_));
   }
 
   /// A batch goes whole or not at all; one is always allowed when nothing is under way.

@@ -147,8 +147,7 @@ class Budget:
     ``optireduce`` backend. ``micro_batches``: how many make a full step, where the batches have no ``len()``;
     no more are taken. ``samples``: how many samples a batch holds, for instance ``len``; every micro-batch
     counts as one without it. With it the loss must be a sum over samples, not their mean. ``clock``: give one
-    that waits for the device where computing is asynchronous, as on a GPU. Models with gradients shorter than
-    ``bounded_min_bytes`` are averaged exactly, which waits for all ranks.
+    that waits for the device where computing is asynchronous, as on a GPU.
     """
 
     def __init__(

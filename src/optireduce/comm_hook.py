@@ -120,6 +120,7 @@ class Session:
             host.numel(),
             TORCH_DTYPES[host.dtype],
             OPS["mean"],
+            gradient=True,
             keep_alive=(buffer, host),
             finish=None if on_cpu else lambda: _copy_to_device(buffer, host),
         )

@@ -59,6 +59,7 @@ def start_all_reduce(transport: Transport, buffer: Any, op: Op, weight: int | No
         memory.dtype,
         code,
         weight=1 if weight is None else weight,
+        gradient=weight is not None,
         keep_alive=memory,
         finish=memory.copy_back,
     )

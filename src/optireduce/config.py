@@ -63,8 +63,10 @@ class Config:
     to completion, however long the slowest rank or path takes."""
 
     bounded_min_bytes: int = 65_536
-    """All-reduces shorter than this run to completion. Lower it and metrics or counters may be approximate;
-    raise it and more operations wait for stragglers."""
+    """All-reduces shorter than this run to completion, but for what is certainly a gradient (buckets through
+    attach(), weighted means). Lower it and metrics or counters may be approximate; raise it and more
+    operations wait for stragglers. With DDP on the backend a small last bucket waits for a dead rank: set it
+    to 0 there, or use attach()."""
 
     warmup_operations: int = 20
     """Operations that run to completion before the first deadline, to learn what is usual here. More give a
@@ -74,7 +76,7 @@ class Config:
     """The deadline is this percentile of what operations took. Lower ends slow operations sooner, and loses
     more."""
 
-    bound_least: float = 1.2
+    bound_least: float = 1.3
     """The deadline is never less than this multiple of the median time. Lower makes a calm network lose data
     to small delays."""
 

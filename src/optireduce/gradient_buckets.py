@@ -1,7 +1,7 @@
 """Gradients as a few long CPU buffers to all-reduce, and back.
 
-All buffers of one dtype are slices of one flat tensor, cut evenly: a short rest would be an operation below
-``bounded_min_bytes``, which waits for stragglers. The first flat tensor begins with notes: numbers that ranks
+All buffers of one dtype are slices of one flat tensor, cut evenly: a short rest would cost an operation of
+its own and carry next to nothing. The first flat tensor begins with notes: numbers that ranks
 exchange along with the gradients, and one flag for each parameter that says whether a rank had a gradient.
 """
 

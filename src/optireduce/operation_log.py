@@ -19,7 +19,7 @@ behind_ms              how much later than the median peer this rank started
 bound_ms               the deadline, tB; 0: none
 early_ms               the usual time, tC
 early_fraction         x: the share of tC waited once all senders are through
-incast                 senders at once that this rank asks for; 0: any number
+incast                 senders at once that this rank asks for
 window_bytes           smallest window towards any peer
 rtt_ms                 largest smoothed round-trip time
 rate                   bytes per second that this rank sends

@@ -39,8 +39,8 @@ class Report:
     """What ended it: everything was there; or all senders were through and the early bound had passed; or
     the deadline."""
     contributions_lost_bytes: int = 0
-    """Of the part that this rank reduced: bytes times the share of the ranks whose contribution is missing.
-    The mean was taken over those that came."""
+    """Of the whole result: bytes times the share of the ranks whose contribution to them is missing. The mean
+    was taken over those that came; absent ranks are not counted."""
     reduced_lost_bytes: int = 0
     """Bytes of the result that never came back from the ranks that reduced them; they are zero."""
     lost_by_peer: Mapping[int, PeerLoss] = field(default_factory=dict, hash=False)
@@ -54,7 +54,7 @@ class Report:
     early_fraction: float = 0.0
     """The share of ``early_seconds`` that is waited once all senders are through (the papers' x)."""
     incast: int = 0
-    """How many senders at once this rank told its peers to be; 0: any number."""
+    """How many senders at once this rank asks for."""
     window_bytes: int = 0
     """The smallest window towards any peer."""
     rtt_seconds: float = 0.0

@@ -114,7 +114,7 @@ class Network:
     warmup_operations: int = 20
     """This and what follows: as in :class:`Config`, and with the same limits."""
     bound_percentile: float = 95.0
-    bound_least: float = 1.2
+    bound_least: float = 1.3
     bound_most: float = 1.4
     repair: bool = True
     absent_after: int = 3

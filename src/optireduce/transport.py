@@ -125,17 +125,19 @@ class Transport:
         *,
         timeout_seconds: float | None = None,
         weight: int = 1,
+        gradient: bool = False,
         keep_alive: object = None,
         finish: Callable[[], None] | None = None,
     ) -> Operation:
         """Begin an in-place all-reduce; the n-th call on every rank is the same operation.
 
+        ``gradient``: certainly one, which may have a deadline however short it is.
         A mean divides by the sum of the ``weight`` of the ranks whose data came; 0: this rank gives nothing.
         ``keep_alive`` is held until the operation is done; ``finish`` runs once, when it has succeeded and
         before anybody is told.
         """
         self._reap()
-        bounded = self._may_be_bounded(elements * dtype.itemsize)
+        bounded = self._may_be_bounded(elements * dtype.itemsize, gradient)
         with self._lock:  # numbers are given in call order
             if self._closed:
                 raise ClosedError("the group is closed: no operation can be started")
@@ -173,10 +175,11 @@ class Transport:
         if self._log is not None:
             self._log.close()
 
-    def _may_be_bounded(self, size: int) -> bool:
+    def _may_be_bounded(self, size: int, gradient: bool) -> bool:
         """Whether an operation has a deadline: the one rule for all who start any, asked by the thread that
         starts it, because :func:`exact` holds there."""
-        return self.config.bounded and size >= self.config.bounded_min_bytes and not exact_requested()
+        long_enough = gradient or size >= self.config.bounded_min_bytes
+        return self.config.bounded and long_enough and not exact_requested()
 
     def _reap(self) -> None:
         """Settle operations that nobody waited for; the oldest end first, so this is cheap."""

@@ -16,6 +16,12 @@ using namespace boundedcase;
 
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 100;  // each takes ten times as long
+#else
+constexpr std::uint64_t kSeeds = 1000;
+#endif
+
 constexpr Rank kRanks[] = {2, 3, 4, 5, 8, 16};
 constexpr Duration kFaultsBegin = Duration::millis(20'000);
 constexpr std::size_t kOperations = 25;
@@ -167,7 +173,7 @@ std::string run_seed_safely(std::uint64_t seed, bool verbose) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::uint64_t first = 0, count = 1000;
+  std::uint64_t first = 0, count = kSeeds;
   bool verbose = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);

@@ -14,6 +14,12 @@ using namespace simcase;
 
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 100;  // each takes ten times as long
+#else
+constexpr std::uint64_t kSeeds = 1000;
+#endif
+
 constexpr double kLosses[] = {0.01, 0.05, 0.20};
 constexpr Rank kRanks[] = {2, 3, 4, 5, 8, 16};
 constexpr std::uint32_t kPayloads[] = {64, 1408, 1424, 8'896, 65'408};
@@ -109,7 +115,7 @@ std::string run_seed_safely(std::uint64_t seed, bool verbose) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::uint64_t first = 0, count = 1000;
+  std::uint64_t first = 0, count = kSeeds;
   bool verbose = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);

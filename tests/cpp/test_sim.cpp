@@ -49,10 +49,12 @@ constexpr std::size_t kPacket = 958;  // bytes: 1,000 on the wire
 constexpr double kByteEachMicrosecond = 8e6;
 constexpr std::int64_t kPacketTime = 1'000'000;  // ns, at that rate
 
+/// With windows that fill fast links from the start.
+constexpr std::uint32_t kLargePayload = 32'768;
+
 /// How long `bytes` of gradient take at a rate, in full packets.
 double seconds_for(double bytes, double bits_per_second) {
-  const sim::SimOptions options;
-  const double payload = options.protocol.payload_bytes;
+  const double payload = kLargePayload;
   return bytes / payload * (payload + kHeaderBytes + sim::kWireOverheadBytes) * 8 / bits_per_second;
 }
 
@@ -60,7 +62,7 @@ constexpr std::uint32_t kElements = 1'200'000;
 
 /// An exact all-reduce of so many floats: its virtual time.
 double seconds_of_allreduce(sim::SimOptions options) {
-  options.protocol.payload_bytes = 16'384;  // with windows that fill these links from the start
+  options.protocol.payload_bytes = kLargePayload;
   Case test(options);
   test.add(floats(kElements));
   test.run();

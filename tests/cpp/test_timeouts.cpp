@@ -13,7 +13,9 @@ Duration ms(std::int64_t value) {
   return Duration::millis(value);
 }
 
-TimeoutPolicy policy_of(const BoundOptions& options = {}) {
+TimeoutPolicy policy_of(BoundOptions options = {}) {
+  options.least = 1.2;
+  options.most = 1.4;
   return TimeoutPolicy(options, 0, 4);
 }
 
@@ -75,23 +77,23 @@ TEST(one_estimate_serves_every_size_and_small_buckets_do_not_speak_for_large_one
 
 TEST(a_slower_network_is_followed_and_a_burst_is_not) {
   TimeoutPolicy policy = policy_of();
-  learn(policy, ms(1'000), 64);
-  learn(policy, ms(3'000), 8);  // a burst
+  learn(policy, ms(1'000), 100);
+  learn(policy, ms(3'000), 12);  // a burst
   CHECK(policy.bound(kBytes) <= ms(1'403));
-  learn(policy, ms(1'000), 64);
+  learn(policy, ms(1'000), 100);
   CHECK(about(policy.bound(kBytes), ms(1'200)));
-  learn(policy, ms(2'000), 40);  // half the rate, for good
+  learn(policy, ms(2'000), 60);  // half the rate, for good
   CHECK(about(policy.bound(kBytes), ms(2'400)));
-  learn(policy, ms(1'000), 62);  // and back
+  learn(policy, ms(1'000), 98);  // and back
   CHECK(about(policy.bound(kBytes), ms(1'200)));
 }
 
 TEST(an_operation_that_was_cut_short_counts_as_long_as_it_would_have_taken) {
   TimeoutPolicy policy = policy_of();
-  learn(policy, ms(1'000), 64);
-  for (int i = 0; i < 64; ++i) policy.learn({kBytes, ms(1'200), 0.6, 0.4});
+  learn(policy, ms(1'000), 100);
+  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(1'200), 0.6, 0.4});
   CHECK(about(policy.bound(kBytes), ms(2'400)));
-  for (int i = 0; i < 64; ++i) policy.learn({kBytes, ms(1'000), 0.0, 1.0});  // at most four times
+  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(1'000), 0.0, 1.0});  // at most four times
   CHECK(about(policy.bound(kBytes), ms(4'800)));
 }
 
