@@ -30,7 +30,7 @@ from .operation_log import OperationLog
 from .report import Report, report_of
 
 # Native waits are cut into slices so that Ctrl-C reaches a thread that waits.
-_SLICE_SECONDS = 0.1
+_SLICE_SECONDS = 0.5
 # _core.Report.error_code; anything else but 0: closed, here or by a peer.
 _TIMED_OUT, _MISMATCH, _TOO_FEW = 1, 2, 4
 

@@ -21,7 +21,7 @@ def test_defaults_of_config_are_the_core_s() -> None:
 
 
 # A value that is allowed and not the default, where the rule below gives none.
-ANOTHER: dict[str, Any] = {"bound_percentile": 75.0, "bound_least": 1.3, "bound_most": 2.5, "min_ranks": 3}
+ANOTHER: dict[str, Any] = {"bound_percentile": 75.0, "bound_least": 1.1, "bound_most": 2.5, "min_ranks": 3}
 
 
 def another(name: str, value: Any) -> Any:

@@ -239,7 +239,7 @@ def test_every_rank_has_a_clock_of_its_own() -> None:
 def test_links_may_stand_still_for_a_while() -> None:
     link = Link(spike=0.2, spike_seconds=0.1)
     assert seconds_of(Network(4, link=replace(link, spike=0.0))) < 0.1
-    assert 0.1 < seconds_of(Network(4, link=link)) < 1.0
+    assert 0.1 < seconds_of(Network(4, link=link)) < 5.0
 
 
 def test_an_operation_may_follow_the_one_before() -> None:
