@@ -36,7 +36,9 @@ void Endpoint::set_bound(Operation& operation) {
 void Endpoint::check_deadlines(Time now, Operation& operation) {
   if (!operation.bound()) {
     const Time gives_up_at = give_up_time(operation);
-    return gives_up_at <= now ? fail_late(now, operation) : schedule(gives_up_at);
+    if (gives_up_at <= now) return fail_late(now, operation);
+    schedule(gives_up_at);
+    return finish_if_complete(now, operation);
   }
   if (operation.hard_deadline() <= now) {
     operation.close_all_contributions();
