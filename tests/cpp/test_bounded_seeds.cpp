@@ -1,26 +1,14 @@
 // Bounded operations under everything at once, over many seeds: loss, reordering, duplication, delay spikes,
 // cut links, pauses, crashes and clocks of their own. No operation exceeds its bound, none hangs, no value is
 // wrong.
-//
-//   test_bounded_seeds                 1,000 seeds
-//   test_bounded_seeds --seed K        one of them again, with what became of every operation
-//   test_bounded_seeds --first A --count N
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <exception>
 
 #include "bounded_case.h"
+#include "seeds.h"
 
 using namespace boundedcase;
 
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 100;  // each takes ten times as long
-#else
-constexpr std::uint64_t kSeeds = 1000;
-#endif
 
 constexpr Rank kRanks[] = {2, 3, 4, 5, 8, 16};
 constexpr Duration kFaultsBegin = Duration::millis(20'000);
@@ -162,34 +150,8 @@ std::string run_seed(std::uint64_t seed, bool verbose) {
   return loop.network().settle(Duration::millis(20'000)) ? "" : "the endpoints do not go quiet";
 }
 
-std::string run_seed_safely(std::uint64_t seed, bool verbose) {
-  try {
-    return run_seed(seed, verbose);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::uint64_t first = 0, count = kSeeds;
-  bool verbose = false;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);
-    if (std::strcmp(argv[i], "--seed") == 0) first = value, count = 1, verbose = true;
-    if (std::strcmp(argv[i], "--first") == 0) first = value;
-    if (std::strcmp(argv[i], "--count") == 0) count = value;
-  }
-  std::uint64_t failed = 0;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    const std::string why = run_seed_safely(seed, verbose);
-    if (why.empty()) continue;
-    ++failed;
-    std::printf("FAILED seed %llu: %s (again: %s --seed %llu)\n", static_cast<unsigned long long>(seed),
-                why.c_str(), argv[0], static_cast<unsigned long long>(seed));
-  }
-  std::printf("%llu seeds, %llu failed\n", static_cast<unsigned long long>(count),
-              static_cast<unsigned long long>(failed));
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return run_seeds(argc, argv, run_seed);
 }

@@ -1,24 +1,12 @@
 // The protocol under loss, reordering and duplication, over many seeds: still exact, always.
-//
-//   test_endpoint_seeds                 1,000 seeds
-//   test_endpoint_seeds --seed K        one of them again, with every event on the standard output
-//   test_endpoint_seeds --first A --count N
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <exception>
 
+#include "seeds.h"
 #include "sim_case.h"
 
 using namespace simcase;
 
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 100;  // each takes ten times as long
-#else
-constexpr std::uint64_t kSeeds = 1000;
-#endif
 
 constexpr double kLosses[] = {0.01, 0.05, 0.20};
 constexpr Rank kRanks[] = {2, 3, 4, 5, 8, 16};
@@ -104,34 +92,8 @@ std::string run_seed(std::uint64_t seed, bool verbose) {
   return why;
 }
 
-std::string run_seed_safely(std::uint64_t seed, bool verbose) {
-  try {
-    return run_seed(seed, verbose);
-  } catch (const std::exception& error) {
-    return "seed " + std::to_string(seed) + ": " + error.what();
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::uint64_t first = 0, count = kSeeds;
-  bool verbose = false;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);
-    if (std::strcmp(argv[i], "--seed") == 0) first = value, count = 1, verbose = true;
-    if (std::strcmp(argv[i], "--first") == 0) first = value;
-    if (std::strcmp(argv[i], "--count") == 0) count = value;
-  }
-  std::uint64_t failed = 0;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    const std::string why = run_seed_safely(seed, verbose);
-    if (why.empty()) continue;
-    ++failed;
-    std::printf("FAILED %s (again: %s --seed %llu)\n", why.c_str(), argv[0],
-                static_cast<unsigned long long>(seed));
-  }
-  std::printf("%llu seeds, %llu failed\n", static_cast<unsigned long long>(count),
-              static_cast<unsigned long long>(failed));
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return run_seeds(argc, argv, run_seed);
 }
