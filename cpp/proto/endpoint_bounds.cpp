@@ -23,7 +23,7 @@ constexpr std::int64_t kGraceRounds = 2;
 void Endpoint::set_bound(Operation& operation) {
   const std::size_t bytes = operation.bytes() + operation.bytes_ahead;
   Bound bound;
-  bound.hard = timeouts_.bound(bytes);
+  bound.hard = timeouts_.bound(bytes) + timeouts_.skew(bytes);
   bound.early = timeouts_.early(bytes);
   bound.drain = std::min(timeouts_.undisturbed(operation.bytes()), bound.hard) / 2;
   bound.margin = bound.hard / kMarginDivisor;
@@ -189,7 +189,8 @@ void Endpoint::learn(Time now, const Operation& operation, const Report& report)
   const bool ended_by_time = operation.closed_by() != ClosedBy::Complete;
   if (operation.catches_up || (ended_by_time && waited_in_vain)) return;
   const Time end = ended_by_time ? operation.progress_at() : now;
-  timeouts_.learn({operation.bytes() + operation.bytes_ahead, end - operation.started(), arrived,
+  const Duration skew = std::min(operation.skew(), end - operation.started());
+  timeouts_.learn({operation.bytes() + operation.bytes_ahead, end - operation.started() - skew, arrived, skew,
                    static_cast<double>(late_bytes_) / bytes});
   late_bytes_ = 0;
 }

@@ -67,7 +67,7 @@ void Endpoint::note_peer(Time now, const Header& header) {
   peer.heard = true;
   peer.last_heard = now;
   peer.window.set_incast(header.incast, config_.size - 1u);
-  if (header.bound != 0) timeouts_.hear(header.sender, header.bound, header.early);
+  if (header.bound != 0) timeouts_.hear(header.sender, header.bound, header.early, header.skew);
   if ((header.flags & kFlagEcho) != 0) note_echo(now, peer, header);
   note_wishes(now, peer, header.flags);
   const std::uint64_t completed = widen(header.completed, peer.completed);

@@ -189,6 +189,7 @@ Header Endpoint::header_for(PacketType type, std::uint64_t operation, std::uint3
   header.completed = static_cast<std::uint32_t>(completed_);
   header.bound = timeouts_.bound_code();
   header.early = timeouts_.early_code();
+  header.skew = timeouts_.skew_code();
   header.incast = incast_.code();
   return header;
 }

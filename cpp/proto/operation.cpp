@@ -183,6 +183,14 @@ void Operation::write_off(Rank owner) {
   --foreign_incomplete_;
 }
 
+Duration Operation::skew() const {
+  Time last = started_;
+  for (Rank peer = 0; peer < size_; ++peer) {
+    if (peer != me_ && heard(peer)) last = std::max(last, first_seen_[peer]);
+  }
+  return last - started_;
+}
+
 Duration Operation::behind() const {
   std::vector<Time> seen;
   for (Rank peer = 0; peer < size_; ++peer) {

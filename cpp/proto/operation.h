@@ -86,6 +86,8 @@ class Operation {
   void write_off(Rank owner);
   /// Whether anything of this operation has come from that rank.
   bool heard(Rank peer) const { return first_seen_[peer] != Time::never(); }
+  /// How much later than we the last of the ranks heard so far started.
+  Duration skew() const;
   /// How much later than the median of the ranks heard so far this one started; negative: earlier.
   Duration behind() const;
 

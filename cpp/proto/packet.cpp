@@ -27,8 +27,7 @@ T get(const std::byte* in, std::size_t at) {
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kOperationAt = 4, kElementsAt = 8,
                       kKindAt = 12, kFlagsAt = 13, kLengthAt = 14, kOffsetAt = 16, kShardAt = 20,
                       kBoundAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kIncastAt = 36,
-                      kReservedAt = 37, kEarlyAt = 38, kEchoAt = 40, kHoldAt = 44, kCountAt = 46,
-                      kTokenAt = 48;
+                      kSkewAt = 37, kEarlyAt = 38, kEchoAt = 40, kHoldAt = 44, kCountAt = 46, kTokenAt = 48;
 static_assert(kTokenAt + sizeof(std::uint64_t) == kHeaderBytes);
 
 constexpr unsigned kBoundedKind = 0x80;
@@ -74,7 +73,7 @@ void encode(const Header& header, std::uint64_t token, std::byte* out) {
   put(out, kCompletedAt, header.completed);
   put(out, kAckAt, header.ack);
   put(out, kIncastAt, header.incast);
-  put(out, kReservedAt, std::uint8_t{0});
+  put(out, kSkewAt, header.skew);
   put(out, kEarlyAt, header.early);
   put(out, kEchoAt, header.echo);
   put(out, kHoldAt, header.hold);
@@ -99,6 +98,7 @@ Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size
   header.shard = get<std::uint16_t>(in, kShardAt);
   header.bound = get<std::uint16_t>(in, kBoundAt);
   header.early = get<std::uint16_t>(in, kEarlyAt);
+  header.skew = get<std::uint8_t>(in, kSkewAt);
   header.echo = get<std::uint32_t>(in, kEchoAt);
   header.hold = get<std::uint16_t>(in, kHoldAt);
   header.count = get<std::uint16_t>(in, kCountAt);

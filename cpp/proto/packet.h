@@ -61,6 +61,7 @@ struct Header {
   std::uint32_t completed = 0;  // the sender has finished all operations below this one (low 32 bits)
   std::uint32_t ack = 0;        // Contribution: chunks of the receiver's shard that came back without a hole
   std::uint8_t incast = 0;      // how many senders at once the sender of this packet takes (0: any number)
+  std::uint8_t skew = 0;        // how late the sender sees ranks start, in steps of 2 ms
   std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
   std::uint16_t hold = 0;       // ... and how long ago that was, in microseconds (65535: too long)
   std::uint16_t count = 0;      // Contribution: its weight. Reduced: contributions that it lacks

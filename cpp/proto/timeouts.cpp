@@ -1,6 +1,7 @@
 #include "proto/timeouts.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "proto/log_scale.h"
 
@@ -8,6 +9,9 @@ namespace optireduce {
 namespace {
 
 constexpr Duration kSlack = Duration::millis(50);
+/// Ranks that are later than this are stragglers, however usual it is.
+constexpr Duration kMostSkew = Duration::millis(250);
+constexpr Duration kSkewStep = Duration::millis(2);
 constexpr double kAverageWeight = 1.0 / 8;
 /// An operation of which a quarter came in its time is taken for four times slower, not for more.
 constexpr double kLeastArrived = 0.25;
@@ -33,7 +37,7 @@ Duration times(double seconds_per_byte, std::size_t bytes) {
 }  // namespace
 
 TimeoutPolicy::TimeoutPolicy(const BoundOptions& options, Rank me, Rank size)
-    : options_(options), me_(me), bounds_(size, 0), earlies_(size, 0) {}
+    : options_(options), me_(me), bounds_(size, 0), earlies_(size, 0), skew_codes_(size, 0) {}
 
 void TimeoutPolicy::learn(const Outcome& outcome) {
   const double bytes = static_cast<double>(std::max<std::size_t>(outcome.bytes, 1));
@@ -41,6 +45,8 @@ void TimeoutPolicy::learn(const Outcome& outcome) {
   const Sample sample{std::max(seconds, 1e-9) / bytes, bytes};
   if (samples_.size() < kSamples) samples_.emplace_back();
   samples_[learned_ % kSamples] = sample;
+  if (skews_.size() < kSamples) skews_.emplace_back();
+  skews_[learned_ % kSamples] = outcome.skew.seconds();
 
   average_bytes_ = learned_ == 0 ? bytes : average_bytes_ + (bytes - average_bytes_) * kAverageWeight;
   const double weight = learned_ == 0 ? 1 : kAverageWeight * std::min(1.0, bytes / average_bytes_);
@@ -62,13 +68,19 @@ void TimeoutPolicy::update_bound() {
   const double bound =
       std::clamp(percentile(options_.percentile / 100), median * options_.least, median * options_.most);
   undisturbed_ = percentile(kUndisturbedShare);
+  std::vector<double> sorted = skews_;
+  std::sort(sorted.begin(), sorted.end());
+  const double rank = static_cast<double>(sorted.size() - 1) * options_.percentile / 100;
+  const double usual = sorted[static_cast<std::size_t>(std::ceil(rank))];
+  skew_codes_[me_] = static_cast<std::uint8_t>(std::min(std::ceil(usual / kSkewStep.seconds()), 255.0));
   bounds_[me_] = to_log_scale(bound);
   earlies_[me_] = to_log_scale(average_);
   shared_bound_ = median_of(bounds_);
   shared_early_ = median_of(earlies_);
 }
 
-void TimeoutPolicy::hear(Rank peer, std::uint16_t bound, std::uint16_t early) {
+void TimeoutPolicy::hear(Rank peer, std::uint16_t bound, std::uint16_t early, std::uint8_t skew) {
+  skew_codes_[peer] = skew;
   if (bounds_[peer] == bound && earlies_[peer] == early) return;
   bounds_[peer] = bound;
   earlies_[peer] = early;
@@ -92,6 +104,11 @@ double TimeoutPolicy::percentile(double share) const {
 
 Duration TimeoutPolicy::bound(std::size_t bytes) const {
   return std::max(times(shared_bound_, bytes), typical(bytes) + kSlack);
+}
+
+Duration TimeoutPolicy::skew(std::size_t bytes) const {
+  const Duration usual = kSkewStep * *std::max_element(skew_codes_.begin(), skew_codes_.end());
+  return std::min(usual, std::max(kMostSkew, typical(bytes) * 2));
 }
 
 Duration TimeoutPolicy::undisturbed(std::size_t bytes) const {

@@ -20,7 +20,7 @@ TimeoutPolicy policy_of(BoundOptions options = {}) {
 }
 
 void learn(TimeoutPolicy& policy, Duration elapsed, int times, std::size_t bytes = kBytes) {
-  for (int i = 0; i < times; ++i) policy.learn({bytes, elapsed, 1.0, 0.0});
+  for (int i = 0; i < times; ++i) policy.learn({bytes, elapsed, 1.0, {}, 0.0});
 }
 
 bool about(Duration value, Duration wanted) {
@@ -91,37 +91,49 @@ TEST(a_slower_network_is_followed_and_a_burst_is_not) {
 TEST(an_operation_that_was_cut_short_counts_as_long_as_it_would_have_taken) {
   TimeoutPolicy policy = policy_of();
   learn(policy, ms(1'000), 100);
-  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(1'200), 0.6, 0.4});
+  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(1'200), 0.6, {}, 0.4});
   CHECK(about(policy.bound(kBytes), ms(2'400)));
-  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(1'000), 0.0, 1.0});  // at most four times
+  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(1'000), 0.0, {}, 1.0});  // at most four times
   CHECK(about(policy.bound(kBytes), ms(4'800)));
 }
 
 TEST(the_early_fraction_grows_when_data_comes_too_late_and_shrinks_when_none_does) {
   TimeoutPolicy policy = policy_of();
   const double before = policy.early_fraction();
-  policy.learn({kBytes, ms(100), 1.0, 0.02});
+  policy.learn({kBytes, ms(100), 1.0, {}, 0.02});
   CHECK(policy.early_fraction() > before);
-  for (int i = 0; i < 10; ++i) policy.learn({kBytes, ms(100), 1.0, 0.02});
+  for (int i = 0; i < 10; ++i) policy.learn({kBytes, ms(100), 1.0, {}, 0.02});
   CHECK_EQ(policy.early_fraction(), 1.0);
   learn(policy, ms(100), 10);
   CHECK(policy.early_fraction() < 1.0);
   learn(policy, ms(100), 200);
   CHECK_EQ(policy.early_fraction(), 0.05);
-  policy.learn({kBytes, ms(100), 1.0, 0.0005});  // hardly any: stay
+  policy.learn({kBytes, ms(100), 1.0, {}, 0.0005});  // hardly any: stay
   CHECK_EQ(policy.early_fraction(), 0.05);
+}
+
+TEST(ranks_that_usually_start_late_are_allowed_to_up_to_a_limit) {
+  TimeoutPolicy policy = policy_of();
+  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(10), 1.0, ms(i % 10 == 0 ? 100 : 5), 0.0});
+  CHECK(about(policy.skew(kBytes), ms(100)));
+  CHECK(policy.bound(kBytes) < ms(70));  // the network is as fast as ever
+  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(10), 1.0, ms(i < 3 ? 100 : 5), 0.0});
+  CHECK(about(policy.skew(kBytes), ms(6)));  // seldom is not usual
+  for (int i = 0; i < 100; ++i) policy.learn({kBytes, ms(10), 1.0, ms(5'000), 0.0});
+  CHECK(about(policy.skew(kBytes), ms(250)));
 }
 
 TEST(the_median_of_all_ranks_decides) {
   TimeoutPolicy policy = policy_of();
   learn(policy, ms(1'000), 30);
   const auto code = [](double seconds) { return to_log_scale(seconds / kBytes); };
-  policy.hear(1, code(3.0), code(2.5));
-  policy.hear(2, code(2.0), code(1.5));
+  policy.hear(1, code(3.0), code(2.5), 0);
+  policy.hear(2, code(2.0), code(1.5), 0);
   CHECK(about(policy.bound(kBytes), ms(2'000)));
   CHECK(about(policy.early(kBytes), ms(1'500)));
-  policy.hear(3, code(100.0), code(100.0));  // one rank that is far off does not matter
+  policy.hear(3, code(100.0), code(100.0), 40);  // one rank that is far off does not matter
   CHECK(policy.bound(kBytes) <= ms(3'010));
+  CHECK_EQ(policy.skew(kBytes).ns, ms(80).ns);  // the rank that starts first sees it
 }
 
 RUN_TESTS()
