@@ -76,9 +76,7 @@ class CongestionLimit {
   static constexpr Duration kQueueTarget = Duration::millis(6);
   static constexpr Duration kLongest = Duration::millis(100);
   static constexpr int kLeastSamples = 3;
-  static constexpr int kQuietPeriods = 16;      // a slow path is quiet too, at the beginning of an operation
-  static constexpr std::size_t kHeavyLoss = 8;  // more than one packet in so many ...
-  static constexpr std::size_t kLossWindow = 128;  // ... of so many: one lost burst is not heavy loss
+  static constexpr int kQuietPeriods = 16;  // a slow path is quiet too, at the beginning of an operation
 
   void decide(Time now) {
     const Duration target = least_ + kQueueTarget;
