@@ -92,6 +92,8 @@ class TcpStore:
 
     def _request(self, kind: bytes, key: str, value: bytes, timeout: float) -> bytes:
         name = key.encode()
+        _check_length("key", len(name), _MAX_KEY_BYTES)
+        _check_length("value", len(value), _MAX_VALUE_BYTES)
         deadline = time.monotonic() + timeout
         with self._connect(deadline) as connection:
             connection.settimeout(timeout + _REQUEST_SECONDS)
@@ -195,6 +197,12 @@ class _Request(socketserver.BaseRequestHandler):
     def _answer(self, status: int, value: bytes) -> None:
         with contextlib.suppress(OSError):  # the asker went away
             self.request.sendall(_ANSWER.pack(status, len(value)) + value)
+
+
+def _check_length(what: str, length: int, most: int) -> None:
+    """Said before sending: a server that refuses may close while we still write, and its reason is lost."""
+    if length > most:
+        raise ConnectError(f"the store's {what} is too long: {length} bytes, at most {most} are allowed")
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:
