@@ -15,6 +15,8 @@ from .cpu import CpuMeter, CpuUse
 from .plan import Plan
 from .processes import Ranks, Record
 
+_STOLEN_SECONDS = 0.02  # two ticks: one may have begun long before
+
 Operation = dict[str, Any]  # what one rank tells of one operation
 
 
@@ -32,6 +34,12 @@ class Measured:
     def lost_shares(self) -> list[float]:
         """Of each operation, the share that the ranks lost on average."""
         return [fmean(shares) for shares in self._by_operation("lost_share")]
+
+    def calm(self) -> Measured:
+        """Without the operations during which this machine stood still: no network, and nobody's fault."""
+        stolen = [max(times) for times in self._by_operation("stolen")]
+        keep = [index for index, seconds in enumerate(stolen) if seconds < _STOLEN_SECONDS]
+        return Measured([[rank[index] for index in keep] for rank in self.operations])
 
     def closed_by(self) -> Counter[str]:
         """How often ranks ended an operation for which reason; empty for builds that do not tell."""
@@ -74,6 +82,9 @@ class Figures:
     requests: float
     resent_bytes: float
     wrong: int
+    disturbed: int
+    calm_tail: float
+    calm_lost_mean: float
     closed_by: dict[str, int]
 
     @property
@@ -85,6 +96,8 @@ class Figures:
 def figures(system: str, measured: Measured) -> Figures:
     """The row of one system."""
     seconds, lost = measured.seconds(), measured.lost_shares()
+    calm = measured.calm()
+    calm_seconds = calm.seconds() or seconds
     return Figures(
         system=system,
         operations=len(seconds),
@@ -98,6 +111,9 @@ def figures(system: str, measured: Measured) -> Figures:
         requests=measured.counted("requests_sent"),
         resent_bytes=measured.counted("resent_bytes"),
         wrong=measured.wrong(),
+        disturbed=len(seconds) - len(calm.seconds()),
+        calm_tail=percentile(calm_seconds, 0.99) / median(calm_seconds),
+        calm_lost_mean=fmean(calm.lost_shares() or lost),
         closed_by=dict(measured.closed_by()),
     )
 

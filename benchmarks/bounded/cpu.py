@@ -9,6 +9,7 @@ from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _IDLE_FIELDS = (3, 4)  # idle, waiting for a disk
+_STEAL_FIELD = 7
 _KNOWN_FIELDS = 8  # guests' time, after these, is counted in user time already
 
 
@@ -39,6 +40,15 @@ class CpuMeter:
         return CpuUse(os.cpu_count() or 1, (_busy_seconds() - self._busy) / elapsed, rank_seconds / elapsed)
 
 
+def stolen_seconds() -> float:
+    """Processor time, summed over the cores, that this machine wanted and its hypervisor gave to others."""
+    return _fields()[_STEAL_FIELD] / _TICKS_PER_SECOND
+
+
 def _busy_seconds() -> float:
-    fields = [int(text) for text in Path("/proc/stat").read_text().split()[1 : 1 + _KNOWN_FIELDS]]
+    fields = _fields()
     return (sum(fields) - sum(fields[index] for index in _IDLE_FIELDS)) / _TICKS_PER_SECOND
+
+
+def _fields() -> list[int]:
+    return [int(text) for text in Path("/proc/stat").read_text().split()[1 : 1 + _KNOWN_FIELDS]]

@@ -16,6 +16,7 @@ import numpy as np
 
 import optireduce
 
+from .cpu import stolen_seconds
 from .plan import Seat
 from .systems import Averager, Bucket, join
 
@@ -65,12 +66,12 @@ def _timed(seat: Seat, voice: Voice, group: Averager, bucket: Bucket) -> dict[st
     """One operation that all ranks begin together; from there to its end on this rank."""
     bucket.fill(seat.rank + 1)
     voice.gate()
-    begin = time.perf_counter()
+    stolen_before, begin = stolen_seconds(), time.perf_counter()
     known = group.average(bucket)
-    seconds = time.perf_counter() - begin
+    seconds, stolen = time.perf_counter() - begin, stolen_seconds() - stolen_before
     lossless = not any(known.get(f"{stage}lost_share") for stage in ("", "contributions_", "reduced_"))
     wrong = int(np.count_nonzero(bucket != (seat.plan.hosts + 1) / 2)) if lossless else 0
-    return known | {"seconds": seconds, "wrong": wrong}
+    return known | {"seconds": seconds, "stolen": stolen, "wrong": wrong}
 
 
 def train(seat: Seat, voice: Voice, group: Averager) -> None:

@@ -17,9 +17,10 @@ from .faults import Aftermath, Incident
 
 _COLUMNS = (
     "system", "ops", "p50", "p90", "p99", "max", "p99/p50", "lost mean", "lost max", "requests", "resent MB",
-    "#wrong", "p50/limit", "p50/gloo", "p99/gloo", "closed by",
+    "#wrong", "p50/limit", "p50/gloo", "p99/gloo",
+    "disturbed", "calm p99/p50", "calm lost", "closed by",
 )  # fmt: skip
-_TABLE_WIDTH = 210  # rich would otherwise cut columns when the output is a file or a narrow terminal
+_TABLE_WIDTH = 250  # rich would otherwise cut columns when the output is a file or a narrow terminal
 
 
 def progress_bar() -> Progress:
@@ -49,6 +50,7 @@ def show_comparison(
     console.width = max(console.width, _TABLE_WIDTH)
     console.print(table)
     if limit is not None:
+        say("disturbed: the hypervisor gave 20 ms or more of our cores to others; calm: without these")
         say(f"line-rate limit, headers included: {format_seconds(limit)}")
     if switch_drops is not None:
         say(f"packets that the switch dropped, of all senders: {switch_drops}")
@@ -77,6 +79,9 @@ def _cells(row: Figures, gloo: Figures | None, limit: float | None) -> tuple[str
         "-" if limit is None else f"{row.p50 / limit:.3f}",
         "-" if gloo is None else f"{row.p50 / gloo.p50:.2f}",
         "-" if gloo is None else f"{row.p99 / gloo.p99:.2f}",
+        str(row.disturbed),
+        f"{row.calm_tail:.2f}",
+        f"{row.calm_lost_mean:.3%}",
         ", ".join(f"{reason} {count}" for reason, count in sorted(row.closed_by.items())) or "-",
     )
 

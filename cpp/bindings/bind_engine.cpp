@@ -74,6 +74,7 @@ nb::dict as_dict(const EngineStats& stats) {
   d["send_failures"] = stats.send_failures;
   d["buffer_bytes"] = stats.buffer_bytes;
   d["wait_seconds"] = stats.wait_seconds;
+  d["stood_still_seconds"] = stats.stood_still_seconds;
   return d;
 }
 
@@ -168,6 +169,7 @@ void bind_report(nb::module_& m) {
       .def_ro("operation", &Report::operation)
       .def_ro("bytes", &Report::bytes)
       .def_prop_ro("elapsed_seconds", [](const Report& r) { return r.elapsed.seconds(); })
+      .def_prop_ro("stood_still_seconds", [](const Report& r) { return r.stood_still.seconds(); })
       .def_ro("repaired_bytes", &Report::repaired_bytes)
       .def_prop_ro("lost_bytes",
                    [](const Report& r) { return r.contributions_lost_bytes + r.reduced_lost_bytes; })

@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,16 +28,6 @@ constexpr std::size_t kMaxEvents = 4096;
 constexpr std::size_t kPolicyBytes = 1024 * 1024;
 constexpr Duration kPingInterval = Duration::millis(20);
 
-Time clock_now() {
-  timespec spec;
-  clock_gettime(CLOCK_MONOTONIC, &spec);
-  return {std::int64_t{spec.tv_sec} * 1'000'000'000 + spec.tv_nsec};
-}
-
-Time limit_of(Duration timeout) {
-  return timeout.ns < 0 ? Time::never() : clock_now() + timeout;
-}
-
 }  // namespace
 
 Engine::Engine(Rank rank, Rank size, const std::string& bind_address, std::uint64_t token,
@@ -62,6 +51,10 @@ Engine::Lock Engine::lock_now() {
   Lock lock(mutex_);
   lock_wanted_.fetch_sub(1);
   return lock;
+}
+
+Time Engine::limit_of(Duration timeout) {
+  return timeout.ns < 0 ? Time::never() : clock_.now() + timeout;
 }
 
 void Engine::require_begun() const {
@@ -97,10 +90,10 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
     return silent.empty();
   };
   const Time limit = limit_of(timeout);
-  while (!update_silent() && clock_now() < limit) {
+  while (!update_silent() && clock_.now() < limit) {
     endpoint_->ping_silent_peers();
-    transmit_all(clock_now());
-    wait_as_driver(lock, std::min(limit, clock_now() + kPingInterval), update_silent);
+    transmit_all(clock_.now());
+    wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), update_silent);
   }
   return silent;
 }
@@ -115,10 +108,11 @@ std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dt
     throw std::invalid_argument("elements " + std::to_string(elements) + " is more than one operation of " +
                                 std::to_string(size_) + " ranks can hold (" + std::to_string(most) + ")");
   }
-  const Time now = clock_now();
+  const Time now = clock_.now();
   const Time due_before = endpoint_->poll_timeout();
   const std::uint64_t number = endpoint_->start(
       now, {static_cast<std::uint32_t>(elements), dtype, op, bounded}, data, {timeout, weight});
+  skipped_before_.emplace(number, clock_.skipped());
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
@@ -129,10 +123,10 @@ std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dt
 std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
   Lock lock = lock_now();
   require_begun();
-  const Time began = clock_now();
+  const Time began = clock_.now();
   const auto found = [&] { return reports_.contains(operation); };
   wait_as_driver(lock, limit_of(limit), found);
-  wait_seconds_ += (clock_now() - began).seconds();
+  wait_seconds_ += (clock_.now() - began).seconds();
   const auto report = reports_.find(operation);
   return report == reports_.end() ? std::nullopt : std::optional(report->second);
 }
@@ -151,7 +145,8 @@ EngineStats Engine::stats() {
           links_.drops(),
           links_.send_failures(),
           pool_.bytes_in_use(),
-          wait_seconds_};
+          wait_seconds_,
+          clock_.skipped().seconds()};
 }
 
 void Engine::close(Duration linger) {
@@ -165,13 +160,13 @@ void Engine::close(Duration linger) {
     if (endpoint_ && !stopping_) {
       const auto caught_up = [this] { return endpoint_->everyone_caught_up(); };
       const Time limit = limit_of(linger);
-      while (!caught_up() && clock_now() < limit) {
+      while (!caught_up() && clock_.now() < limit) {
         endpoint_->ping_unfinished_peers();
-        transmit_all(clock_now());
-        wait_as_driver(lock, std::min(limit, clock_now() + kPingInterval), caught_up);
+        transmit_all(clock_.now());
+        wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), caught_up);
       }
-      endpoint_->say_goodbye(clock_now());
-      transmit_all(clock_now());
+      endpoint_->say_goodbye(clock_.now());
+      transmit_all(clock_.now());
       collect_completions();
     }
     stopping_ = true;
@@ -188,10 +183,10 @@ void Engine::close(Duration linger) {
 /// Drives until `done`, unless another waiter already does: then sleeps until that one is through.
 template <typename Done>
 void Engine::wait_as_driver(Lock& lock, Time limit, Done done) {
-  while (!done() && !stopping_ && clock_now() < limit) {
+  while (!done() && !stopping_ && clock_.now() < limit) {
     if (driver_ == Driver::Waiter) {
       ++sleeping_waiters_;
-      const std::int64_t left = limit == Time::never() ? 1'000'000'000 : (limit - clock_now()).ns;
+      const std::int64_t left = limit == Time::never() ? 1'000'000'000 : (limit - clock_.now()).ns;
       conditions_->waiters.wait_for(lock, std::chrono::nanoseconds(left));
       --sleeping_waiters_;
       continue;
@@ -226,7 +221,8 @@ void Engine::run_background() {
 /// sleeps.
 template <typename Done>
 void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
-  Time idle_since = clock_now();
+  clock_.awake();
+  Time idle_since = clock_.now();
   while (!done() && !stopping_ && driver_ == role) {
     if (lock_wanted_.load(std::memory_order_relaxed) > 0) {
       lock.unlock();
@@ -235,13 +231,13 @@ void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
       continue;
     }
     const bool worked = work_once();
-    const Time now = clock_now();
+    const Time now = clock_.now();
     if (worked) idle_since = now;
     if (now >= limit) return;
     if (worked) continue;
     const bool nothing_expected = role == Driver::Background && endpoint_->idle();
     if (nothing_expected || now - idle_since > options_.spin || now < core_busy_until_) {
-      sleep(lock, limit);
+      sleep(lock, role, limit);
     } else {
       yield_core(now);
     }
@@ -252,8 +248,9 @@ void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
 /// that against other work waiting by yielding is much slower than sleeping.
 void Engine::yield_core(Time now) {
   sched_yield();
-  const Time back = clock_now();
-  if (back - now > kLongYield) core_busy_until_ = back + kCoreBusyFor;
+  const Duration skipped = clock_.skipped();
+  const Time back = clock_.now();
+  if (back - now + clock_.skipped() - skipped > kLongYield) core_busy_until_ = back + kCoreBusyFor;
 }
 
 /// One look at all sockets and timers. False if there was nothing to do.
@@ -262,7 +259,7 @@ bool Engine::work_once() {
   const std::size_t count = links_.wait(Duration{0}, events);
   handle_events(std::span(events.data(), count));
   // Timers come after packets, because what lies in a socket has not been lost; but not for ever.
-  const Time now = clock_now();
+  const Time now = clock_.now();
   busy_rounds_ = count == 0 ? 0 : busy_rounds_ + 1;
   const bool look_at_timers = count == 0 || busy_rounds_ % kRoundsWithoutTimers == 0;
   if (look_at_timers && endpoint_->poll_timeout() <= now) {
@@ -273,13 +270,16 @@ bool Engine::work_once() {
   return count > 0;
 }
 
-void Engine::sleep(Lock& lock, Time limit) {
+void Engine::sleep(Lock& lock, Driver role, Time limit) {
   const Time until = std::min(limit, endpoint_->poll_timeout());
-  const Duration timeout = until == Time::never() ? Duration{-1} : std::max(Duration{0}, until - clock_now());
+  const Time now = clock_.now();
+  const Duration timeout = until == Time::never() ? Duration{-1} : std::max(Duration{0}, until - now);
   std::array<Links::Event, Links::kMaxEvents> events;
+  clock_.sleep_until(until);
   lock.unlock();
   const std::size_t count = links_.wait(timeout, events);
   lock.lock();
+  if (driver_ == role) clock_.awake();
   handle_events(std::span(events.data(), count));
 }
 
@@ -288,7 +288,7 @@ void Engine::handle_events(std::span<const Links::Event> events) {
     if (event.writable) links_.flush(event.peer);
     receive_batch(event.peer);
     // Send on what has just been reduced while it is in the cache.
-    transmit_all(clock_now());
+    transmit_all(clock_.now());
     collect_completions();
   }
 }
@@ -296,7 +296,7 @@ void Engine::handle_events(std::span<const Links::Event> events) {
 /// Takes about a chunk from one peer. Where packets arrive one by one, answering each at once would cost a
 /// system call for each packet and peer.
 void Engine::receive_batch(Rank peer) {
-  const Time now = clock_now();
+  const Time now = clock_.now();
   std::size_t bytes = 0;
   do {
     datagrams_.clear();
@@ -316,6 +316,7 @@ void Engine::transmit_all(Time now) {
 void Engine::collect_completions() {
   bool any = false;
   while (std::optional<Report> report = endpoint_->poll_completion()) {
+    note_standstill(*report);
     reports_.insert_or_assign(report->operation, std::move(*report));
     any = true;
   }
@@ -323,6 +324,15 @@ void Engine::collect_completions() {
   while (std::optional<MembershipEvent> event = endpoint_->poll_event()) events_.push_back(*event);
   while (events_.size() > kMaxEvents) events_.pop_front();
   if (any && sleeping_waiters_ > 0) conditions_->waiters.notify_all();
+}
+
+/// The user's time goes on while this process stands still.
+void Engine::note_standstill(Report& report) {
+  const auto before = skipped_before_.find(report.operation);
+  if (before == skipped_before_.end()) return;
+  report.stood_still = clock_.skipped() - before->second;
+  report.elapsed = report.elapsed + report.stood_still;
+  skipped_before_.erase(before);
 }
 
 }  // namespace optireduce

@@ -22,6 +22,7 @@
 
 #include "engine/links.h"
 #include "engine/options.h"
+#include "engine/running_clock.h"
 #include "proto/endpoint.h"
 
 namespace optireduce {
@@ -32,7 +33,8 @@ struct EngineStats {
   std::uint64_t socket_drops = 0;
   std::uint64_t send_failures = 0;
   std::size_t buffer_bytes = 0;
-  double wait_seconds = 0;  // spent by threads waiting for operations
+  double wait_seconds = 0;         // spent by threads waiting for operations
+  double stood_still_seconds = 0;  // this process could not run although it had to
 };
 
 class Engine {
@@ -76,16 +78,18 @@ class Engine {
   /// Takes the mutex ahead of a driver that would otherwise take it again and again.
   Lock lock_now();
   void require_begun() const;
+  Time limit_of(Duration timeout);
 
   template <typename Done>
   void drive(Lock& lock, Driver role, Time limit, Done done);
   bool work_once();
-  void sleep(Lock& lock, Time limit);
+  void sleep(Lock& lock, Driver role, Time limit);
   void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
   void receive_batch(Rank peer);
   void transmit_all(Time now);
   void collect_completions();
+  void note_standstill(Report& report);
   void run_background();
   template <typename Done>
   void wait_as_driver(Lock& lock, Time limit, Done done);
@@ -105,11 +109,13 @@ class Engine {
   std::unique_ptr<Conditions> conditions_;  // apart, because a forked child must not destroy them
   BufferPool pool_;
   Links links_;
+  RunningClock clock_;
   std::optional<Endpoint> endpoint_;
   Transmit transmit_;
   std::vector<Datagram> datagrams_;
-  std::map<std::uint64_t, Report> reports_;  // the last kMaxReports
-  std::deque<MembershipEvent> events_;       // the last kMaxEvents
+  std::map<std::uint64_t, Report> reports_;           // the last kMaxReports
+  std::map<std::uint64_t, Duration> skipped_before_;  // by operation under way: what the clock had skipped
+  std::deque<MembershipEvent> events_;                // the last kMaxEvents
   Driver driver_ = Driver::Nobody;
   int sleeping_waiters_ = 0;
   std::uint64_t waiter_turns_ = 0;  // how often a waiter has stopped driving

@@ -48,6 +48,7 @@ struct Report {
   std::uint64_t operation = 0;
   std::uint64_t bytes = 0;
   Duration elapsed;
+  Duration stood_still;              // of it: this process could not run
   std::uint64_t repaired_bytes = 0;  // bytes that arrived only because we asked again
   bool bounded = false;
   ClosedBy closed_by = ClosedBy::Complete;

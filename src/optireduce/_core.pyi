@@ -44,6 +44,7 @@ class Report:
     window_bytes: int  # the smallest towards any peer
     rtt_seconds: float  # the largest smoothed one
     rate_bytes_per_second: float
+    stood_still_seconds: float
     behind_seconds: float  # started so much later than the median peer; negative: earlier
     error_code: int  # 0 none, 1 timeout, 2 mismatch, 3 closed, 4 too few ranks
     error: str

@@ -31,6 +31,9 @@ class Report:
     """Size of the reduced buffer."""
     elapsed_seconds: float
     """From the local start to the local end."""
+    stood_still_seconds: float = 0.0
+    """Of these, the time in which this process should have run and did not: it was stopped, or others had its
+    cores, or its machine stood still. It does not count towards deadlines."""
     repaired_bytes: int = 0
     """Bytes that came only after a repeated request."""
     bounded: bool = False
@@ -125,6 +128,7 @@ def report_of(raw: _core.Report) -> Report:
         operation=raw.operation,
         bytes=raw.bytes,
         elapsed_seconds=raw.elapsed_seconds,
+        stood_still_seconds=raw.stood_still_seconds,
         repaired_bytes=raw.repaired_bytes,
         bounded=raw.bounded,
         closed_by=cast(ClosedBy, raw.closed_by),

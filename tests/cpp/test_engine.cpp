@@ -1,6 +1,11 @@
 // The engine on real sockets: N engines in one process over loopback, each driven by its own thread. Run
 // under TSan, this is what finds a lock that is missing.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -75,6 +80,21 @@ void reduce_sizes(Cluster& cluster, const std::vector<std::size_t>& sizes) {
   cluster.each([&](Rank rank) {
     for (std::size_t elements : sizes) reduce_and_check(cluster, rank, elements);
   });
+}
+
+/// Stops this whole process for a while, from outside.
+void stand_still(Duration time) {
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    kill(parent, SIGSTOP);
+    usleep(static_cast<useconds_t>(time.ns / 1000));
+    kill(parent, SIGCONT);
+    _exit(0);
+  }
+  int status;
+  while (waitpid(child, &status, 0) != child) {
+  }
 }
 
 }  // namespace
@@ -201,6 +221,40 @@ TEST(closing_ends_waits_and_tells_the_peers) {
   });
   cluster.engines[1]->close(Duration{0});
   waiter.join();
+  cluster.close();
+}
+
+TEST(time_in_which_the_process_stood_still_does_not_count) {
+  EngineOptions options;
+  options.bound.warmup_operations = 3;
+  Cluster cluster(2, options, 1500);
+  std::vector<std::vector<float>> data(2, std::vector<float>(10'000));
+  const auto start = [&](Rank rank) {
+    std::fill(data[rank].begin(), data[rank].end(), static_cast<float>(rank + 1));
+    return cluster.engines[rank]->all_reduce(reinterpret_cast<std::byte*>(data[rank].data()),
+                                             data[rank].size(), DType::Float32, ReduceOp::Sum, kTimeout,
+                                             true);
+  };
+  // A worker that is always this late is waited for that long.
+  for (int warmup = 0; warmup < 3; ++warmup) {
+    const auto first = start(0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const auto second = start(1);
+    CHECK(cluster.engines[0]->wait(first, kForever)->error == ErrorCode::None);
+    CHECK(cluster.engines[1]->wait(second, kForever)->error == ErrorCode::None);
+  }
+  const auto first = start(0);
+  stand_still(Duration::millis(1500));
+  CHECK(!cluster.engines[0]->wait(first, Duration::millis(20)).has_value());
+  const auto second = start(1);
+  const auto report = cluster.engines[0]->wait(first, kForever);
+  CHECK(cluster.engines[1]->wait(second, kForever)->error == ErrorCode::None);
+  CHECK(report->bounded && report->policy.bound < Duration::millis(1000));
+  CHECK(report->closed_by == ClosedBy::Complete);
+  CHECK(report->contributions_lost_bytes == 0 && report->reduced_lost_bytes == 0);
+  CHECK_EQ(data[0][0], 3.0f);
+  CHECK(report->stood_still > Duration::millis(1000));
+  CHECK(report->elapsed > Duration::millis(1500));
   cluster.close();
 }
 

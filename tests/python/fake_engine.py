@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "window_bytes": 0,
     "rtt_seconds": 0.0,
     "rate_bytes_per_second": 0.0,
+    "stood_still_seconds": 0.0,
     "behind_seconds": 0.0,
     "error_code": 0,
     "error": "",
