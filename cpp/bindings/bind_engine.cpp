@@ -56,8 +56,9 @@ const char* name_of(ClosedBy closed_by) {
 }
 
 ReduceOp checked_op(int code) {
-  if (code != 0 && code != 1)
-    throw std::invalid_argument("op code " + std::to_string(code) + " is not 0 (sum) or 1 (mean)");
+  if (code < 0 || code > 2)
+    throw std::invalid_argument("op code " + std::to_string(code) +
+                                " is not 0 (sum), 1 (mean) or 2 (gather)");
   return static_cast<ReduceOp>(code);
 }
 
@@ -86,6 +87,12 @@ void bind_options(nb::module_& m) {
       .def_prop_rw(
           "repair", [](const EngineOptions& o) { return o.bound.repair; },
           [](EngineOptions& o, bool repair) { o.bound.repair = repair; })
+      .def_prop_rw(
+          "late_repair", [](const EngineOptions& o) { return o.bound.late_repair; },
+          [](EngineOptions& o, bool late) { o.bound.late_repair = late; })
+      .def_prop_rw(
+          "shuffle", [](const EngineOptions& o) { return o.bound.shuffle; },
+          [](EngineOptions& o, bool shuffle) { o.bound.shuffle = shuffle; })
       .def_prop_rw(
           "warmup_operations", [](const EngineOptions& o) { return o.bound.warmup_operations; },
           [](EngineOptions& o, std::uint32_t count) { o.bound.warmup_operations = count; })
@@ -131,7 +138,7 @@ void bind_options(nb::module_& m) {
 }
 
 using PythonLoss = std::tuple<Rank, std::uint64_t, std::uint64_t>;
-using PythonHole = std::tuple<std::string, Rank, std::uint32_t, std::uint32_t>;
+using PythonHole = std::tuple<std::string, Rank, std::size_t, std::size_t>;
 using PythonEvent = std::tuple<std::string, Rank, std::uint64_t>;
 
 std::vector<PythonLoss> losses_of(const Report& report) {
@@ -145,7 +152,7 @@ std::vector<PythonHole> holes_of(const Report& report) {
   std::vector<PythonHole> holes;
   for (const Hole& hole : report.holes) {
     const char* stage = hole.stage == PacketType::Contribution ? "contribution" : "reduced";
-    holes.emplace_back(stage, hole.peer, hole.first_packet, hole.packets);
+    holes.emplace_back(stage, hole.peer, hole.begin, hole.bytes);
   }
   return holes;
 }
@@ -177,6 +184,8 @@ void bind_report(nb::module_& m) {
       .def_prop_ro("closed_by", [](const Report& r) { return name_of(r.closed_by); })
       .def_ro("contributions_lost_bytes", &Report::contributions_lost_bytes)
       .def_ro("reduced_lost_bytes", &Report::reduced_lost_bytes)
+      .def_ro("corrected_bytes", &Report::corrected_bytes)
+      .def_ro("non_finite", &Report::non_finite)
       .def_prop_ro("lost_by_peer", &losses_of)
       .def_prop_ro("holes", &holes_of)
       .def_ro("absent", &Report::absent)
@@ -224,12 +233,14 @@ void bind_engine(nb::module_& m) {
       .def(
           "all_reduce",
           [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout,
-             bool bounded, int weight) {
-            return self.all_reduce(reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype),
-                                   checked_op(op), seconds(timeout), bounded, checked_weight(weight));
+             bool bounded, int weight, std::uint32_t stream, bool keep_missing, std::size_t patience) {
+            return self.all_reduce(
+                reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype), checked_op(op),
+                bounded, {seconds(timeout), checked_weight(weight), keep_missing, stream, patience});
           },
           nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
-          nb::arg("timeout_seconds"), nb::arg("bounded") = false, nb::arg("weight") = 1, Released())
+          nb::arg("timeout_seconds"), nb::arg("bounded") = false, nb::arg("weight") = 1,
+          nb::arg("stream") = 0, nb::arg("keep_missing") = false, nb::arg("patience_bytes") = 0, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(
           "wait",

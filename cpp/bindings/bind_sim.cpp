@@ -38,8 +38,8 @@ Descriptor to_descriptor(std::uint64_t elements, int dtype, int op, bool bounded
   if (dtype < 0 || dtype > static_cast<int>(DType::Float16)) {
     throw std::invalid_argument("dtype is " + std::to_string(dtype) + ", must be in 0 .. 3");
   }
-  if (op < 0 || op > static_cast<int>(ReduceOp::Mean)) {
-    throw std::invalid_argument("op is " + std::to_string(op) + ", must be 0 (sum) or 1 (mean)");
+  if (op < 0 || op > static_cast<int>(ReduceOp::Gather)) {
+    throw std::invalid_argument("op is " + std::to_string(op) + ", must be 0 (sum), 1 (mean) or 2 (gather)");
   }
   return {static_cast<std::uint32_t>(elements), static_cast<DType>(dtype), static_cast<ReduceOp>(op),
           bounded};
@@ -53,11 +53,17 @@ std::uint16_t to_weight(std::int64_t weight) {
 }
 
 void init_call(sim::Call* self, std::uintptr_t pointer, std::uint64_t elements, int dtype, int op,
-               double start, bool follows, bool bounded, std::int64_t weight) {
+               double start, bool follows, bool bounded, std::int64_t weight, std::uint32_t stream,
+               bool keep_missing) {
   if (pointer == 0 && elements != 0)
     throw std::invalid_argument("a call's pointer is 0, must be its array's address");
-  new (self) sim::Call{to_descriptor(elements, dtype, op, bounded), reinterpret_cast<std::byte*>(pointer),
-                       start_of(start), to_weight(weight), follows};
+  new (self) sim::Call{to_descriptor(elements, dtype, op, bounded),
+                       reinterpret_cast<std::byte*>(pointer),
+                       start_of(start),
+                       to_weight(weight),
+                       follows,
+                       stream,
+                       keep_missing};
 }
 
 Reports run(sim::Network& network, const std::vector<std::vector<sim::Call>>& operations, double timeout,
@@ -100,8 +106,8 @@ void bind_sim(nb::module_& m) {
   bind_sim_options(m);
   nb::class_<sim::Call>(m, "SimulationCall")
       .def("__init__", &init_call, nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
-           nb::kw_only(), nb::arg("start_seconds"), nb::arg("follows"), nb::arg("bounded"),
-           nb::arg("weight"));
+           nb::kw_only(), nb::arg("start_seconds"), nb::arg("follows"), nb::arg("bounded"), nb::arg("weight"),
+           nb::arg("stream"), nb::arg("keep_missing"));
   nb::class_<sim::Network>(m, "Simulation")
       .def(nb::init<sim::SimOptions>(), nb::arg("options"))
       .def("run", &run, nb::arg("operations"), nb::arg("timeout_seconds"), nb::arg("bound_seconds"),

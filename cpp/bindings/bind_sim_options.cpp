@@ -1,8 +1,11 @@
 // Python's view of what a simulated network is told before it runs: times in seconds.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
 #include "bindings/sim_convert.h"
 #include "sim/options.h"
@@ -12,6 +15,7 @@ using namespace optireduce;
 
 namespace {
 
+using sim::DoomOptions;
 using sim::LinkOptions;
 using sim::PortOptions;
 using sim::SimOptions;
@@ -62,6 +66,13 @@ void bind_port(nb::module_& m) {
       .def_rw("queue_bytes", &PortOptions::queue_bytes);
 }
 
+DoomOptions::Pattern doom_pattern(const std::string& name) {
+  if (name == "random") return DoomOptions::Pattern::Random;
+  if (name == "tail") return DoomOptions::Pattern::Tail;
+  if (name == "bursts") return DoomOptions::Pattern::Bursts;
+  throw std::invalid_argument("pattern is \"" + name + "\", must be \"random\", \"tail\" or \"bursts\"");
+}
+
 template <typename Class>
 void bind_protocol(Class& options) {
   bind_field(options, "payload_bytes", protocol_of, &EndpointConfig::payload_bytes);
@@ -72,6 +83,8 @@ void bind_protocol(Class& options) {
   bind_field(options, "bound_least", bound_of, &BoundOptions::least);
   bind_field(options, "bound_most", bound_of, &BoundOptions::most);
   bind_field(options, "repair", bound_of, &BoundOptions::repair);
+  bind_field(options, "late_repair", bound_of, &BoundOptions::late_repair);
+  bind_field(options, "shuffle", bound_of, &BoundOptions::shuffle);
   bind_field(options, "absent_after", bound_of, &BoundOptions::absent_after);
   bind_field(options, "min_ranks", bound_of, &BoundOptions::min_ranks);
 }
@@ -157,6 +170,13 @@ void bind_sim_options(nb::module_& m) {
       .def_rw("link", &SimOptions::link)
       .def_rw("egress", &SimOptions::egress)
       .def_rw("ingress", &SimOptions::ingress)
+      .def(
+          "set_doom",
+          [](SimOptions& o, const std::string& pattern, double share, double burst_packets,
+             std::uint64_t first_operation) {
+            o.doom = {doom_pattern(pattern), share, burst_packets, first_operation};
+          },
+          nb::arg("pattern"), nb::arg("share"), nb::arg("burst_packets"), nb::arg("first_operation"))
       .def_rw("coalesce", &SimOptions::coalesce)
       .def_rw("receive_buffer_bytes", &SimOptions::receive_buffer_bytes)
       .def_rw("max_events", &SimOptions::max_events);

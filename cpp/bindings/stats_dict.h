@@ -21,6 +21,8 @@ inline nanobind::dict as_dict(const Stats& stats) {
   d["resent_bytes"] = stats.resent_bytes;
   d["repaired_bytes"] = stats.repaired_bytes;
   d["lost_bytes"] = stats.lost_bytes;
+  d["late_bytes"] = stats.late_bytes;
+  d["corrected_bytes"] = stats.corrected_bytes;
   d["absences"] = stats.absences;
   d["duplicate_packets"] = stats.duplicate_packets;
   d["stale_packets"] = stats.stale_packets;

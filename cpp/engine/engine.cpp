@@ -99,7 +99,7 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
 }
 
 std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op,
-                                 Duration timeout, bool bounded, std::uint16_t weight) {
+                                 bool bounded, const StartOptions& options) {
   Lock lock = lock_now();
   require_begun();
   if (stopping_) throw std::logic_error("the engine is closed");
@@ -108,10 +108,14 @@ std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dt
     throw std::invalid_argument("elements " + std::to_string(elements) + " is more than one operation of " +
                                 std::to_string(size_) + " ranks can hold (" + std::to_string(most) + ")");
   }
+  if (op == ReduceOp::Gather && elements % size_ != 0) {
+    throw std::invalid_argument("elements " + std::to_string(elements) +
+                                " of a gather is not a multiple of " + std::to_string(size_) + " ranks");
+  }
   const Time now = clock_.now();
   const Time due_before = endpoint_->poll_timeout();
-  const std::uint64_t number = endpoint_->start(
-      now, {static_cast<std::uint32_t>(elements), dtype, op, bounded}, data, {timeout, weight});
+  const std::uint64_t number =
+      endpoint_->start(now, {static_cast<std::uint32_t>(elements), dtype, op, bounded}, data, options);
   skipped_before_.emplace(number, clock_.skipped());
   transmit_all(now);
   collect_completions();

@@ -55,8 +55,8 @@ class Engine {
   std::vector<Rank> begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout);
 
   /// Starts an operation in place on `data`, which must stay valid until wait() has returned its report.
-  std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, Duration timeout,
-                           bool bounded = false, std::uint16_t weight = 1);
+  std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, bool bounded,
+                           const StartOptions& options);
 
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.

@@ -15,8 +15,8 @@
 namespace optireduce {
 namespace {
 
-constexpr std::size_t kUnmergedBatch = 16;  // packets of one recvmmsg where the kernel does not merge them
-constexpr std::size_t kPrefetchBytes = 4096;
+constexpr std::size_t kUnmergedBatch = 16;    // packets of one recvmmsg where the kernel does not merge them
+constexpr std::size_t kPrefetchSegments = 3;  // about 4 KB ahead
 
 /// epoll_wait with microseconds; kernels before 5.11 round up to milliseconds.
 int wait_for_events(int epoll, epoll_event* events, int count, Duration timeout) {
@@ -113,9 +113,11 @@ void Links::send(const Transmit& transmit) {
 /// and payloads more slowly than we copy them, and the copy is in the cache for the next destination.
 void Links::stage(const Transmit& transmit) {
   std::byte* out = staging_.data();
-  for (const Segment& segment : transmit.segments) {
-    for (std::size_t ahead = 0; ahead < segment.payload.size(); ahead += 64) {
-      __builtin_prefetch(segment.payload.data() + kPrefetchBytes + ahead);
+  for (std::size_t i = 0; i < transmit.segments.size(); ++i) {
+    const Segment& segment = transmit.segments[i];
+    if (i + kPrefetchSegments < transmit.segments.size()) {
+      const std::span<const std::byte> later = transmit.segments[i + kPrefetchSegments].payload;
+      for (std::size_t at = 0; at < later.size(); at += 64) __builtin_prefetch(later.data() + at);
     }
     std::memcpy(out, segment.header.data(), kHeaderBytes);
     if (!segment.payload.empty())

@@ -7,7 +7,8 @@
 namespace optireduce {
 
 enum class DType : std::uint8_t { Float32 = 0, Float64 = 1, BFloat16 = 2, Float16 = 3 };
-enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1 };
+/// Gather adds nothing: every rank's own part of the buffer goes to all others.
+enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1, Gather = 2 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -42,6 +43,8 @@ constexpr const char* name_of(ReduceOp op) {
       return "sum";
     case ReduceOp::Mean:
       return "mean";
+    case ReduceOp::Gather:
+      return "gather";
   }
   return "unknown";
 }

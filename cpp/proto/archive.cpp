@@ -4,6 +4,12 @@
 #include <bit>
 
 namespace optireduce {
+namespace {
+
+/// A rank that has fallen further behind than this is not helped by old gradients.
+constexpr std::uint64_t kKeptOperations = 256;
+
+}  // namespace
 
 void Archive::keep(const Operation& operation, std::uint32_t timestamp) {
   const OwnedShard& owned = operation.owned();
@@ -11,9 +17,14 @@ void Archive::keep(const Operation& operation, std::uint32_t timestamp) {
   const std::uint32_t first = owned.first_unacked_chunk();
   if (first >= shard.chunks()) return;
   Entry entry{operation.descriptor(), operation.owned_index(), shard, first, timestamp, {}, {}, {}};
-  entry.data.assign(owned.chunk_data(first), owned.chunk_data(0) + shard.bytes);
-  for (std::uint32_t packet = first * shard.chunk_packets; packet < shard.packets(); ++packet)
+  entry.shard.order = PacketOrder::in_place(shard.order.full);
+  const std::uint32_t first_packet = first * shard.chunk_packets;
+  entry.data.reserve(shard.bytes - shard.offset_of(first_packet));
+  for (std::uint32_t packet = first_packet; packet < shard.packets(); ++packet) {
+    const std::byte* data = owned.data() + shard.place_of(packet);
+    entry.data.insert(entry.data.end(), data, data + shard.length_of(packet));
     entry.lost.push_back(owned.lost_in(packet));
+  }
   bytes_ += entry.data.size();
   entries_.emplace(operation.number(), std::move(entry));
   shrink();
@@ -24,8 +35,12 @@ Archive::Entries::iterator Archive::forget(Entries::iterator entry) {
   return entries_.erase(entry);
 }
 
-void Archive::forget_below(std::uint64_t operation) {
-  while (!entries_.empty() && entries_.begin()->first < operation) forget(entries_.begin());
+void Archive::forget_below(std::uint64_t operation, bool bounded_too) {
+  for (auto entry = entries_.begin(); entry != entries_.end() && entry->first < operation;) {
+    const bool old = entry->first + kKeptOperations < operation;
+    const bool keep = entry->second.descriptor.bounded && !bounded_too && !old;
+    entry = keep ? std::next(entry) : forget(entry);
+  }
 }
 
 void Archive::shrink() {
@@ -60,8 +75,8 @@ bool Archive::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   batch.packets = static_cast<std::uint32_t>(
       std::find_if(lost, lost + run, [&](std::uint16_t count) { return count != *lost; }) - lost);
   batch.count = *lost;
-  batch.data =
-      entry.data.data() + entry.shard.offset_of(batch.first_packet) - entry.shard.offset_of(first_kept);
+  batch.data = entry.data.data();
+  batch.data_begin = entry.shard.offset_of(first_kept);
   batch.ack = 0;
   batch.flags = kFlagResent;
   batch.to.assign(1, repair.to);

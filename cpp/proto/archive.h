@@ -19,8 +19,8 @@ class Archive {
   explicit Archive(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   void keep(const Operation& operation, std::uint32_t timestamp);
-  /// Forgets operations that every peer has completed.
-  void forget_below(std::uint64_t operation);
+  /// Forgets operations that every peer has completed. Bounded ones may still be wanted after that.
+  void forget_below(std::uint64_t operation, bool bounded_too);
 
   bool holds(std::uint64_t operation) const { return entries_.contains(operation); }
   std::uint64_t to_repair(std::uint64_t operation, const RequestEntry& entry,
@@ -34,7 +34,7 @@ class Archive {
   struct Entry {
     Descriptor descriptor;
     Rank shard_index;
-    Shard shard;
+    Shard shard;  // in the order of its packets, as `data` is
     std::uint32_t first_chunk;
     std::uint32_t kept_at;            // timestamp: nothing of it was sent later, but for repairs
     std::vector<std::byte> data;      // chunks first_chunk .. end

@@ -21,6 +21,10 @@ struct BoundOptions {
   double most = 1.4;
   /// Ask for missing packets again while there is time. Without it the transport is the papers'.
   bool repair = true;
+  /// Fetch what was missing at the deadline afterwards, unless there is no repair; see late_repair.h.
+  bool late_repair = true;
+  /// Send packets in another order each time; see packet_order.h.
+  bool shuffle = true;
   /// A rank is no longer waited for after so many operations without anything from it.
   std::uint32_t absent_after = 3;
   /// Fewer ranks than this are an error. 0: a majority.
@@ -53,6 +57,9 @@ struct EndpointConfig {
   /// Memory for reduced packets of bounded operations that absent or late ranks may still ask for. Beyond it
   /// the oldest are forgotten.
   std::size_t archive_bytes = 64 * 1024 * 1024;
+
+  /// Memory for reduced packets that came after their operation, until the next one takes them.
+  std::size_t correction_bytes = 64 * 1024 * 1024;
 
   /// Bounds of the adaptive wait before missing packets are asked for again, and its value before any
   /// measurement.

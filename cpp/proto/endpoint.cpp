@@ -22,6 +22,7 @@ Endpoint::Endpoint(EndpointConfig config, BufferPool& pool)
       peers_(config_.size),
       archive_(config_.archive_bytes),
       early_(config_.early_bytes),
+      late_(config_.correction_bytes),
       timeouts_(config_.bound, config_.rank, config_.size),
       incast_(config_.size) {
   for (Rank rank = 0; rank < config_.size; ++rank) {
@@ -82,6 +83,7 @@ void Endpoint::say_goodbye(Time now) {
   completed_ = completed;  // peers must not take what failed here for complete
   controls_.clear();
   repairs_.clear();
+  late_repairs_.clear();
   for (int copy = 0; copy < kGoodbyes; ++copy) {
     for (Rank peer = 0; peer < config_.size; ++peer) {
       if (peer != config_.rank && !peers_[peer].left)
@@ -116,11 +118,17 @@ void Endpoint::finish_if_complete(Time now, Operation& operation) {
 }
 
 void Endpoint::conclude(Time now, Operation& operation) {
-  if (completed_everywhere() <= operation.number()) archive_.keep(operation, next_timestamp(now));
+  if (completed_everywhere() <= operation.number() || anybody_wants())
+    archive_.keep(operation, next_timestamp(now));
   Report report = report_of(now, operation);
   if (operation.descriptor().bounded) {
     operation.settle_losses(report);
     learn(now, operation, report);
+    if (config_.bound.repair && config_.bound.late_repair && !operation.gathers()) late_.want(operation);
+    report.corrected_bytes =
+        late_.correct(operation);  // ours alone: what others get has left, or is archived
+    stats_.corrected_bytes += report.corrected_bytes;
+    schedule(now);
   }
   finish(now, operation, std::move(report));
 }
@@ -160,6 +168,7 @@ Report Endpoint::report_of(Time now, const Operation& operation) const {
   report.bounded = operation.bound().has_value();
   report.closed_by = operation.closed_by();
   report.behind = operation.behind();
+  report.non_finite = operation.owned().non_finite();
   report.policy = policy(operation.bytes());
   report.policy.bound = operation.bound() ? operation.bound()->hard : Duration{};
   report.absent = operation.excluded();
@@ -270,6 +279,7 @@ void Endpoint::handle_timeout(Time now) {
     if (Operation* operation = find(number)) check_deadlines(now, *operation);
     if (Operation* operation = find(number)) request_missing(now, *operation);
   }
+  request_late(now);
   answer_if_due(now);
   check_stuck_peers(now);
   send_status_if_due(now);

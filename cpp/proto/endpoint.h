@@ -25,6 +25,7 @@
 #include "proto/early_store.h"
 #include "proto/events.h"
 #include "proto/incast.h"
+#include "proto/late_repair.h"
 #include "proto/operation.h"
 #include "proto/packet.h"
 #include "proto/peer.h"
@@ -84,6 +85,10 @@ class Endpoint {
   /// What the policies say now, for an operation of so many bytes.
   PolicySnapshot policy(std::size_t bytes) const;
   bool absent(Rank peer) const { return peers_[peer].absent; }
+  bool wants_late_packets() const { return late_.wants_any(); }
+  std::size_t archived_bytes() const { return archive_.bytes(); }
+  /// All operations below are over here.
+  std::uint64_t completed() const { return completed_; }
 
  private:
   /// A packet without gradient data that waits to be sent.
@@ -100,7 +105,7 @@ class Endpoint {
   std::optional<Run> next_run(const Datagram& datagram, std::uint32_t& at);
   void handle_run(Time now, const Run& run);
   void handle_data(Time now, const Run& run);
-  void keep_for_later(const Run& run);
+  void keep_for_later(Time now, const Run& run);
   void deliver(Time now, Operation& operation, const Run& run);
   void handle_request(Time now, const Run& run);
   void handle_reject(Time now, const Run& run);
@@ -145,6 +150,14 @@ class Endpoint {
   Rank least_ranks() const;
   void fail_if_too_few(Time now, Operation& operation);
 
+  // What came too late (endpoint_late.cpp).
+  void request_late(Time now);
+  void request_late(Time now, std::uint64_t operation, Rank owner, const InboundFlow& flow);
+  void tell_wants_nothing();
+  void note_wants(Peer& peer, bool wants);
+  bool anybody_wants() const;
+  void release_archive();
+
   // Timers.
   void schedule(Time when) { next_timeout_ = std::min(next_timeout_, when); }
   Time give_up_time(const Operation& operation) const;
@@ -159,8 +172,11 @@ class Endpoint {
 
   // Sending.
   bool transmit_control(Time now, Transmit& out);
-  bool transmit_repair(Time now, Transmit& out);
+  bool transmit_repair(Time now, std::deque<Repair>& repairs, Transmit& out);
+  std::uint8_t standing_flags() const { return late_.wants_any() ? kFlagWants : std::uint8_t{0}; }
   bool transmit_data(Time now, Transmit& out);
+  void finish_last_sender(Time now);
+  InboundFlow* flow_of(const Control& request);
   bool fill_request(Time now, const Control& control, Transmit& out);
   void fill_control(Time now, const Control& control, std::size_t payload_bytes, Transmit& out);
   void fill_data(Time now, const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out);
@@ -183,7 +199,12 @@ class Endpoint {
   Archive archive_;
   EarlyStore early_;
   std::deque<Control> controls_;
+  LateRepair late_;
+  bool wants_told_ = false;                   // peers may think that we lack something
+  std::optional<std::uint64_t> last_sender_;  // whose packets were handed out last
   std::deque<Repair> repairs_;
+  std::deque<Repair>
+      late_repairs_;  // for ranks that are through with the operation: when nothing else is to send
   std::deque<Report> completions_;
   std::deque<MembershipEvent> events_;
   TimeoutPolicy timeouts_;

@@ -21,7 +21,7 @@ constexpr std::int64_t kGraceRounds = 2;
 // ---- Deadlines
 
 void Endpoint::set_bound(Operation& operation) {
-  const std::size_t bytes = operation.bytes() + operation.bytes_ahead;
+  const std::size_t bytes = operation.bytes() + operation.bytes_ahead + operation.patience_bytes();
   Bound bound;
   bound.hard = timeouts_.bound(bytes) + timeouts_.skew(bytes);
   bound.early = timeouts_.early(bytes);

@@ -70,6 +70,7 @@ void Endpoint::note_peer(Time now, const Header& header) {
   if (header.bound != 0) timeouts_.hear(header.sender, header.bound, header.early, header.skew);
   if ((header.flags & kFlagEcho) != 0) note_echo(now, peer, header);
   note_wishes(now, peer, header.flags);
+  note_wants(peer, (header.flags & kFlagWants) != 0);
   const std::uint64_t completed = widen(header.completed, peer.completed);
   if (completed > peer.completed) note_completed(now, header.sender, completed);
 }
@@ -99,7 +100,7 @@ void Endpoint::note_wishes(Time now, Peer& peer, std::uint8_t flags) {
 void Endpoint::note_completed(Time now, Rank from, std::uint64_t completed) {
   Peer& peer = peers_[from];
   peer.completed = std::min(completed, next_operation_ + kMaxAhead);
-  archive_.forget_below(completed_everywhere());
+  release_archive();
   for (const auto& [number, operation] : operations_) {
     if (number >= peer.completed) break;
     if (!operation->descriptor().bounded) continue;
@@ -140,13 +141,16 @@ void Endpoint::handle_run(Time now, const Run& run) {
 
 void Endpoint::handle_data(Time now, const Run& run) {
   if (Operation* operation = find(run.operation)) return deliver(now, *operation, run);
-  keep_for_later(run);
+  keep_for_later(now, run);
 }
 
 /// Packets of an operation that is over, or has not begun here.
-void Endpoint::keep_for_later(const Run& run) {
+void Endpoint::keep_for_later(Time now, const Run& run) {
   if (rejected_.contains(run.operation)) return answer_rejected(run.operation, run.header.sender);
   if (run.operation < next_operation_) {
+    const std::uint32_t wanted = late_.accept(now, run);
+    stats_.late_bytes += wanted;
+    if (wanted != 0) return schedule(now);
     stats_.stale_packets += run.packets;
     if ((run.header.flags & kFlagResent) == 0) late_bytes_ += run.payload_bytes();
   } else if (run.operation - next_operation_ < kMaxAhead && early_.keep(run, pool_)) {
@@ -211,7 +215,9 @@ void Endpoint::handle_request(Time now, const Run& run) {
   }
   if (operation == nullptr && run.operation < next_operation_ &&
       (contribution || !archive_.holds(run.operation))) {
-    controls_.push_back({PacketType::Gone, from, run.operation, {}, {}, 0});
+    // Any header says that we are through: enough for who waits for our contribution.
+    const PacketType answer = contribution ? PacketType::Status : PacketType::Gone;
+    controls_.push_back({answer, from, run.operation, {}, {}, 0});
     return;
   }
   bool lost = false;
@@ -225,7 +231,8 @@ void Endpoint::handle_request(Time now, const Run& run) {
       packets = archive_.to_repair(run.operation, entry, context);
     }
     if (packets == 0) continue;
-    repairs_.push_back({body->wanted, run.operation, from, entry.chunk, packets});
+    const bool late = operation == nullptr && peers_[from].completed > run.operation;
+    (late ? late_repairs_ : repairs_).push_back({body->wanted, run.operation, from, entry.chunk, packets});
     lost = true;
   }
   if (lost && operation != nullptr) peers_[from].window.on_loss(now);
@@ -246,6 +253,7 @@ void Endpoint::handle_reject(Time now, const Run& run) {
 /// not come.
 void Endpoint::handle_goodbye(Time now, Rank peer) {
   peers_[peer].left = true;
+  late_.give_up_on(peer);
   std::vector<Operation*> deserted, bounded;
   for (const auto& [_, operation] : operations_) {
     const bool needed = !operation->owned().flow(peer).complete() || !operation->foreign(peer).complete();
@@ -260,7 +268,7 @@ void Endpoint::handle_goodbye(Time now, Rank peer) {
 
 void Endpoint::handle_abstention(Time now, const Run& run) {
   Operation* operation = find(run.operation);
-  if (operation == nullptr) return keep_for_later(run);
+  if (operation == nullptr) return keep_for_later(now, run);
   operation->note_abstention(run);
   finish_if_complete(now, *operation);
 }
@@ -268,7 +276,8 @@ void Endpoint::handle_abstention(Time now, const Run& run) {
 /// The sender is through with an operation and has nothing of it left.
 void Endpoint::handle_gone(Time now, const Run& run) {
   Operation* operation = find(run.operation);
-  if (operation == nullptr || !operation->descriptor().bounded) return;
+  if (operation == nullptr) return late_.give_up(run.operation, run.header.sender);
+  if (!operation->descriptor().bounded) return;
   operation->peer_is_through(run.header.sender);
   operation->write_off(run.header.sender);
   if (operation->lacks(run.header.sender)) operation->note_closed(ClosedBy::Early);

@@ -1,5 +1,6 @@
 // The part of Endpoint that decides what to send next.
 #include <algorithm>
+#include <utility>
 
 #include "proto/endpoint.h"
 
@@ -13,9 +14,11 @@ constexpr std::size_t kMaxRequestEntries = 96;
 
 bool Endpoint::poll_transmit(Time now, Transmit& out) {
   out.clear();
-  if (transmit_control(now, out) || transmit_repair(now, out) || transmit_data(now, out)) return true;
+  finish_last_sender(now);
+  if (transmit_control(now, out) || transmit_repair(now, repairs_, out) || transmit_data(now, out))
+    return true;
   note_held_back(now);
-  return false;
+  return transmit_repair(now, late_repairs_, out);
 }
 
 bool Endpoint::transmit_control(Time now, Transmit& out) {
@@ -36,11 +39,18 @@ bool Endpoint::transmit_control(Time now, Transmit& out) {
   return false;
 }
 
+/// What a request is about; nothing if it has become pointless.
+InboundFlow* Endpoint::flow_of(const Control& request) {
+  Operation* operation = find(request.operation);
+  if (operation == nullptr) return late_.find(request.operation, request.to);
+  return request.wanted == PacketType::Contribution ? &operation->owned().flow(request.to)
+                                                    : &operation->foreign(request.to).flow();
+}
+
 bool Endpoint::fill_request(Time now, const Control& control, Transmit& out) {
-  Operation* operation = find(control.operation);
-  if (operation == nullptr) return false;
-  InboundFlow& flow = control.wanted == PacketType::Contribution ? operation->owned().flow(control.to)
-                                                                 : operation->foreign(control.to).flow();
+  InboundFlow* const wanted = flow_of(control);
+  if (wanted == nullptr) return false;
+  InboundFlow& flow = *wanted;
   const Peer& peer = peers_[control.to];
   const std::size_t room = (config_.payload_bytes - RequestBody::kFixedBytes) / RequestBody::kEntryBytes;
   missing_.clear();
@@ -60,7 +70,7 @@ bool Endpoint::fill_request(Time now, const Control& control, Transmit& out) {
 void Endpoint::fill_control(Time now, const Control& control, std::size_t payload_bytes, Transmit& out) {
   Header header = header_for(control.type, control.operation, next_timestamp(now));
   header.length = static_cast<std::uint16_t>(payload_bytes);
-  header.flags = control.flags;
+  header.flags = control.flags | standing_flags();
   add_echo(now, peers_[control.to], header);
   Segment& segment = out.segments.emplace_back();
   encode(header, config_.token, segment.header.data());
@@ -69,8 +79,8 @@ void Endpoint::fill_control(Time now, const Control& control, std::size_t payloa
   note_sent(out);
 }
 
-bool Endpoint::transmit_repair(Time now, Transmit& out) {
-  for (auto next = repairs_.begin(); next != repairs_.end();) {
+bool Endpoint::transmit_repair(Time now, std::deque<Repair>& repairs, Transmit& out) {
+  for (auto next = repairs.begin(); next != repairs.end();) {
     Repair& repair = *next;
     Operation* operation = find(repair.operation);
     if (operation != nullptr && repair.type == PacketType::Contribution) {
@@ -81,7 +91,7 @@ bool Endpoint::transmit_repair(Time now, Transmit& out) {
         repair.packets != 0 && (operation != nullptr || repair.type == PacketType::Reduced);
     if (operation != nullptr && available) operation->fill_repair(repair, batch_);
     if (!available || (operation == nullptr && !archive_.fill_repair(repair, batch_))) {
-      next = repairs_.erase(next);
+      next = repairs.erase(next);
       continue;
     }
     const SendWindow& window = peers_[repair.to].window;
@@ -97,7 +107,7 @@ bool Endpoint::transmit_repair(Time now, Transmit& out) {
     fill_data(now, batch_, timestamp, out);
     stats_.resent_bytes += batch_.bytes();
     repair.packets &= ~Shard::mask_of(batch_.first_packet % batch_.shard.chunk_packets, batch_.packets);
-    if (repair.packets == 0) repairs_.erase(next);
+    if (repair.packets == 0) repairs.erase(next);
     return true;
   }
   return false;
@@ -120,8 +130,16 @@ bool Endpoint::transmit_data(Time now, Transmit& out) {
   sender->stamp(batch_, timestamp);
   note_batch_sent(batch_, timestamp);
   fill_data(now, batch_, timestamp, out);
-  finish_if_complete(now, *sender);
+  last_sender_ = sender->number();
   return true;
+}
+
+/// An operation may be over with the last packet it sends. But only when that has left: its end changes the
+/// data.
+void Endpoint::finish_last_sender(Time now) {
+  if (!last_sender_) return;
+  Operation* operation = find(*std::exchange(last_sender_, std::nullopt));
+  if (operation != nullptr) finish_if_complete(now, *operation);
 }
 
 /// Charges the windows, and asks for an answer where they are full now.
@@ -158,15 +176,14 @@ void Endpoint::fill_data(Time now, const OutgoingBatch& batch, std::uint32_t tim
   header.shard = batch.shard_index;
   header.ack = batch.ack;
   header.count = batch.count;
-  header.flags = batch.flags;
+  header.flags = batch.flags | standing_flags();
   if (batch.to.size() == 1) add_echo(now, peers_[batch.to.front()], header);
-  const std::uint32_t origin = batch.shard.offset_of(batch.first_packet);
   for (std::uint32_t packet = batch.first_packet; packet < batch.first_packet + batch.packets; ++packet) {
     header.offset = batch.shard.offset_of(packet);
     header.length = static_cast<std::uint16_t>(batch.shard.length_of(packet));
     Segment& segment = out.segments.emplace_back();
     encode(header, config_.token, segment.header.data());
-    segment.payload = std::span(batch.data + (header.offset - origin), header.length);
+    segment.payload = batch.payload(packet);
   }
   out.to.assign(batch.to.begin(), batch.to.end());
   note_sent(out);

@@ -31,7 +31,8 @@ bool ForeignShard::next_batch(const SendWindow& window, OutgoingBatch& batch) {
   batch.first_packet = next_packet_;
   batch.packets = end - next_packet_;
   if (!window.admits(PacketType::Contribution, batch.bytes())) return false;
-  batch.data = data_ + shard_.offset_of(next_packet_);
+  batch.data = data_;
+  batch.data_begin = 0;
   batch.ack = flow_.whole_chunks();
   batch.flags = is_last_percent(shard_, end) ? kFlagLast : std::uint8_t{0};
   next_packet_ = end;
@@ -58,10 +59,6 @@ std::uint64_t ForeignShard::to_repair(const RequestEntry& entry, const RequestCo
   return lost;
 }
 
-const std::byte* ForeignShard::chunk_data(std::uint32_t chunk) const {
-  return data_ + shard_.offset_of(chunk * shard_.chunk_packets);
-}
-
 std::uint32_t ForeignShard::accept(Time now, std::uint32_t first_packet, const Run& run, bool stream) {
   const std::uint32_t chunk = first_packet / shard_.chunk_packets;
   const std::uint32_t first_bit = first_packet % shard_.chunk_packets;
@@ -69,7 +66,7 @@ std::uint32_t ForeignShard::accept(Time now, std::uint32_t first_packet, const R
   for (std::uint64_t rest = fresh; rest != 0; rest &= rest - 1) {
     const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
     const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
-    std::byte* place = data_ + shard_.offset_of(packet);
+    std::byte* place = data_ + shard_.place_of(packet);
     const std::byte* payload = run.payload(bit - first_bit);
     if (stream) {
       copy_streaming(place, payload, shard_.length_of(packet));
@@ -81,12 +78,10 @@ std::uint32_t ForeignShard::accept(Time now, std::uint32_t first_packet, const R
   return fresh == 0 ? 0 : shard_.bytes_of(chunk, fresh);
 }
 
-void ForeignShard::zero_missing(Rank owner, std::vector<Hole>& holes) {
+void ForeignShard::zero_missing() {
   flow_.for_each_hole([&](std::uint32_t first, std::uint32_t packets) {
-    const std::uint32_t last = first + packets - 1;
-    const std::uint32_t bytes = shard_.offset_of(last) + shard_.length_of(last) - shard_.offset_of(first);
-    std::memset(data_ + shard_.offset_of(first), 0, bytes);
-    holes.push_back({PacketType::Reduced, owner, first, packets});
+    for (std::uint32_t packet = first; packet < first + packets; ++packet)
+      std::memset(data_ + shard_.place_of(packet), 0, shard_.length_of(packet));
   });
 }
 

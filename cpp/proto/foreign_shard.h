@@ -8,7 +8,6 @@
 
 #include "proto/inbound_flow.h"
 #include "proto/outgoing.h"
-#include "proto/report.h"
 #include "proto/run.h"
 
 namespace optireduce {
@@ -22,7 +21,7 @@ class ForeignShard {
   bool next_batch(const SendWindow& window, OutgoingBatch& batch);
   void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
   std::uint64_t to_repair(const RequestEntry& entry, const RequestContext& context) const;
-  const std::byte* chunk_data(std::uint32_t chunk) const;
+  const std::byte* data() const { return data_; }
 
   /// The owner does not want our contribution any more.
   void stop_sending() { next_packet_ = shard_.packets(); }
@@ -31,8 +30,8 @@ class ForeignShard {
   /// it, or did without. Returns how many bytes were new. `stream` keeps them out of the cache.
   std::uint32_t accept(Time now, std::uint32_t first_packet, const Run& run, bool stream);
 
-  /// What has not come will not come: it becomes zero, and is returned as holes of `owner`.
-  void zero_missing(Rank owner, std::vector<Hole>& holes);
+  /// What has not come will not come in time: it becomes zero.
+  void zero_missing();
 
   /// When a packet's contribution was last sent; 0 if it was not.
   std::uint32_t sent_at(std::uint32_t packet) const { return sent_at_[packet]; }

@@ -44,6 +44,8 @@ class InboundFlow {
   /// When to ask for missing packets. A gap below something that arrived is soon suspicious; silence only
   /// after a while, doubled for requests in vain.
   Time request_due(const RepairTimers& timers) const;
+  /// Requests in a row that nothing came of.
+  int requests_in_vain() const { return requests_in_vain_; }
 
   /// Lists what to ask for now (at most `limit` entries) and restarts the timer. After a silence longer than
   /// `timers.silence` that includes all that lies beyond what was seen: the sender knows what it has sent.

@@ -10,6 +10,22 @@ namespace {
 /// values.
 constexpr std::size_t kStreamAboveBytes = 4 * 1024 * 1024;
 
+/// Sorted holes with neighbours of the same kind as one.
+std::vector<Hole> merged(const std::vector<Hole>& holes) {
+  std::vector<Hole> merged;
+  for (const Hole& hole : holes) {
+    Hole* last = merged.empty() ? nullptr : &merged.back();
+    const bool continues = last != nullptr && last->stage == hole.stage && last->peer == hole.peer &&
+                           last->begin + last->bytes == hole.begin;
+    if (continues) {
+      last->bytes += hole.bytes;
+    } else {
+      merged.push_back(hole);
+    }
+  }
+  return merged;
+}
+
 }  // namespace
 
 std::string describe(const Descriptor& descriptor) {
@@ -23,11 +39,16 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       descriptor_(descriptor),
       me_(config.rank),
       size_(config.size),
+      data_(data),
+      stream_(options.stream),
+      patience_bytes_(options.patience_bytes),
       weight_(options.weight),
+      fills_with_zero_(!options.keep_missing && descriptor.op != ReduceOp::Gather),
       started_(now),
       deadline_(now + options.timeout),
       progress_at_(now),
-      schedule_(descriptor, number, config.size, config.payload_bytes),
+      schedule_(descriptor, number, config.size, config.payload_bytes,
+                config.bound.shuffle && descriptor.bounded ? config.token : 0),
       owned_(schedule_.shard(schedule_.shard_of(me_)), me_, size_, descriptor, options.weight, data, now),
       foreign_(size_),
       written_off_(size_, false),
@@ -37,22 +58,19 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
     if (owner == me_) continue;
     foreign_[owner] = ForeignShard(schedule_.shard(schedule_.shard_of(owner)), data, now);
     if (!foreign_[owner].complete()) ++foreign_incomplete_;
-    if (abstains()) foreign_[owner].stop_sending();
+    if (abstains() || gathers()) foreign_[owner].stop_sending();
   }
 }
 
 bool Operation::fits(const Run& run) const {
+  if (gathers() && run.header.type == PacketType::Contribution) return false;
   const Rank owner = run.header.type == PacketType::Contribution ? me_ : run.header.sender;
   if (run.header.shard != schedule_.shard_of(owner)) return false;
   const Shard& shard = owner == me_ ? owned_.shard() : foreign_[owner].shard();
-  if (run.header.offset >= shard.bytes || run.header.offset % shard.payload_bytes != 0) return false;
-  const std::uint32_t first = run.header.offset / shard.payload_bytes;
-  const std::uint32_t last = first + run.packets - 1;
-  if (last >= shard.packets() || first / shard.chunk_packets != last / shard.chunk_packets) return false;
+  if (!optireduce::fits(shard, run)) return false;
   // Without a deadline a sum that lacks our contribution cannot be.
-  if (!descriptor_.bounded && owner != me_ && last >= foreign_[owner].sent_packets()) return false;
-  return run.last_length == shard.length_of(last) &&
-         (run.packets == 1 || run.header.length == shard.payload_bytes);
+  const std::uint32_t last = run.header.offset / shard.payload_bytes + run.packets - 1;
+  return descriptor_.bounded || owner == me_ || last < foreign_[owner].sent_packets();
 }
 
 std::uint32_t Operation::accept_contribution(Time now, const Run& run) {
@@ -113,14 +131,13 @@ void Operation::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   const bool reduced = repair.type == PacketType::Reduced;
   const Rank owner = reduced ? me_ : repair.to;
   batch.shard = reduced ? owned_.shard() : foreign_[owner].shard();
-  const std::byte* chunk =
-      reduced ? owned_.chunk_data(repair.chunk) : foreign_[owner].chunk_data(repair.chunk);
   const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(repair.packets));
   batch.first_packet = repair.chunk * batch.shard.chunk_packets + first_bit;
   const auto run = static_cast<std::uint32_t>(std::countr_one(repair.packets >> first_bit));
   batch.packets = reduced ? owned_.equal_run(batch.first_packet, run) : run;
   batch.count = reduced ? owned_.lost_in(batch.first_packet) : weight_;
-  batch.data = chunk + batch.shard.offset_of(first_bit);
+  batch.data = reduced ? owned_.data() : foreign_[owner].data();
+  batch.data_begin = 0;
   batch.ack = reduced ? 0 : foreign_[owner].flow().whole_chunks();
   batch.flags = kFlagResent;
   batch.to.assign(1, repair.to);
@@ -249,20 +266,38 @@ void Operation::close_all_contributions() {
   owned_.close_down_to(0);
 }
 
-void Operation::settle_losses(Report& report) {
-  report.holes = owned_.holes();
+/// Where in the bucket data is missing, in order.
+std::vector<Hole> Operation::holes() const {
+  std::vector<Hole> holes;
+  const auto add = [&](PacketType stage, Rank peer, const Shard& shard, std::uint32_t first,
+                       std::uint32_t packets) {
+    for (std::uint32_t packet = first; packet < first + packets; ++packet)
+      holes.push_back({stage, peer, shard.begin + shard.place_of(packet), shard.length_of(packet)});
+  };
+  for (const LostContributions& lost : owned_.holes())
+    add(PacketType::Contribution, lost.peer, owned_.shard(), lost.first_packet, lost.packets);
   for (Rank owner = 0; owner < size_; ++owner) {
-    if (owner != me_) foreign_[owner].zero_missing(owner, report.holes);
+    if (owner == me_) continue;
+    foreign_[owner].flow().for_each_hole([&](std::uint32_t first, std::uint32_t packets) {
+      add(PacketType::Reduced, owner, foreign_[owner].shard(), first, packets);
+    });
+  }
+  std::sort(holes.begin(), holes.end());
+  return merged(holes);
+}
+
+void Operation::settle_losses(Report& report) {
+  report.holes = holes();
+  if (fills_with_zero_) {
+    for (Rank owner = 0; owner < size_; ++owner) {
+      if (owner != me_) foreign_[owner].zero_missing();
+    }
   }
   std::vector<PeerLoss> losses(size_);
   for (const Hole& hole : report.holes) {
     const bool reduced = hole.stage == PacketType::Reduced;
-    const Shard& shard = reduced ? foreign_[hole.peer].shard() : owned_.shard();
-    const std::uint32_t last = hole.first_packet + hole.packets - 1;
-    const std::uint64_t bytes =
-        shard.offset_of(last) + shard.length_of(last) - shard.offset_of(hole.first_packet);
-    (reduced ? losses[hole.peer].reduced_bytes : losses[hole.peer].contribution_bytes) += bytes;
-    if (reduced) report.reduced_lost_bytes += bytes;
+    (reduced ? losses[hole.peer].reduced_bytes : losses[hole.peer].contribution_bytes) += hole.bytes;
+    if (reduced) report.reduced_lost_bytes += hole.bytes;
   }
   for (Rank peer = 0; peer < size_; ++peer) {
     losses[peer].peer = peer;
@@ -282,8 +317,8 @@ double Operation::arrived_share() const {
     owed += owned_.shard().packets() + foreign_[peer].shard().packets();
     missing += foreign_[peer].flow().missing_packets();
   }
-  for (const Hole& hole : owned_.holes()) {
-    if (heard(hole.peer)) missing += hole.packets;
+  for (const LostContributions& lost : owned_.holes()) {
+    if (heard(lost.peer)) missing += lost.packets;
   }
   return owed == 0 ? 1.0 : 1.0 - static_cast<double>(missing) / static_cast<double>(owed);
 }

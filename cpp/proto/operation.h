@@ -21,6 +21,13 @@ namespace optireduce {
 struct StartOptions {
   Duration timeout;          // an operation that must be complete fails after it
   std::uint16_t weight = 1;  // samples behind this rank's contribution; 0: it has none
+  /// What does not come back reduced keeps the value that this rank contributed, instead of becoming zero.
+  bool keep_missing = false;
+  /// Names the sequence of operations on the same buffer; 0: none. What one of them lacks and comes later is
+  /// added to the next.
+  std::uint32_t stream = 0;
+  /// Its time limit is that of an operation which is so many bytes larger.
+  std::size_t patience_bytes = 0;
 };
 
 /// The time limits of one operation.
@@ -43,8 +50,13 @@ class Operation {
   /// When it fails if it is not complete: for operations without a bound.
   Time deadline() const { return deadline_; }
   std::size_t bytes() const { return schedule_.bytes(); }
+  Rank size() const { return size_; }
+  std::byte* data() const { return data_; }
+  std::uint32_t stream() const { return stream_; }
+  std::size_t patience_bytes() const { return patience_bytes_; }
   std::uint16_t weight() const { return weight_; }
   bool abstains() const { return weight_ == 0; }
+  bool gathers() const { return descriptor_.op == ReduceOp::Gather; }
 
   Rank owned_index() const { return schedule_.shard_of(me_); }
   Rank foreign_index(Rank owner) const { return schedule_.shard_of(owner); }
@@ -114,7 +126,9 @@ class Operation {
   ClosedBy closed_by() const { return closed_by_; }
   void note_closed(ClosedBy reason) { closed_by_ = std::max(closed_by_, reason); }
   bool lacks(Rank owner) const { return !foreign_[owner].complete(); }
-  /// Fills in what was lost, and zeroes what is missing.
+  /// Lacks something that its owner may still have.
+  bool still_open(Rank owner) const { return owner != me_ && open(owner); }
+  /// Fills in what was lost, and zeroes what is missing unless it is to keep its value.
   void settle_losses(Report& report);
   /// Of what present ranks owed us, the share that came.
   double arrived_share() const;
@@ -133,13 +147,18 @@ class Operation {
  private:
   void label(OutgoingBatch& batch, PacketType type, Rank shard_index) const;
   bool all_owners_seen_last() const;
+  std::vector<Hole> holes() const;
   bool open(Rank owner) const { return !written_off_[owner] && !foreign_[owner].complete(); }
 
   std::uint64_t number_;
   Descriptor descriptor_;
   Rank me_;
   Rank size_;
+  std::byte* data_;
+  std::uint32_t stream_;
+  std::size_t patience_bytes_;
   std::uint16_t weight_;
+  bool fills_with_zero_;
   Time started_;
   Time deadline_;
   Time progress_at_;

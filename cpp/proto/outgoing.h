@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "proto/packet.h"
@@ -20,12 +21,16 @@ struct OutgoingBatch {
   Shard shard;
   std::uint32_t first_packet = 0;  // in the shard
   std::uint32_t packets = 0;
-  const std::byte* data = nullptr;  // of the first packet
+  const std::byte* data = nullptr;  // of the shard, from `data_begin` on
+  std::uint32_t data_begin = 0;
   std::uint32_t ack = 0;
   std::uint16_t count = 0;  // see Header
   std::uint8_t flags = 0;
   std::vector<Rank> to;
 
+  std::span<const std::byte> payload(std::uint32_t packet) const {
+    return {data + (shard.place_of(packet) - data_begin), shard.length_of(packet)};
+  }
   bool resent() const { return (flags & kFlagResent) != 0; }
   std::uint32_t bytes() const {
     const std::uint32_t last = first_packet + packets - 1;

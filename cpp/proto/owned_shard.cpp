@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/finite.h"
 #include "kernels/reduce.h"
 
 namespace optireduce {
@@ -30,6 +31,14 @@ OwnedShard::OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor&
   abstained_[me] = weight == 0;
   waited_[me] = receives_[me] = false;
   if (size == 1) reduced_packets_ = shard_.packets();  // alone: the sum is there already
+  if (descriptor.op == ReduceOp::Gather && size > 1) take_own();
+}
+
+/// Nothing is added: what is ours can leave at once.
+void OwnedShard::take_own() {
+  abstained_.assign(size_, true);
+  waited_.assign(size_, false);
+  for (std::uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) reduce_ready(chunk);
 }
 
 // ---- Contributions
@@ -109,8 +118,9 @@ void OwnedShard::reduce_bits(std::uint32_t index, std::uint64_t bits) {
 }
 
 void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
+  if (descriptor_.op == ReduceOp::Gather) return;
   const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
-  std::byte* own = data_ + shard_.offset_of(packet);
+  std::byte* own = data_ + shard_.place_of(packet);
   std::fill(by_rank_.begin(), by_rank_.end(), nullptr);
   if (weights_[me_] != 0) by_rank_[me_] = own;
   for (const Piece& piece : chunks_[chunk].pieces) {
@@ -141,7 +151,27 @@ void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
     return;
   }
   const double divisor = divisor_for(static_cast<std::uint32_t>(size_ - missing), weights);
-  reduce(descriptor_.dtype, inputs_, divisor, own, bytes / size_of(descriptor_.dtype));
+  const std::size_t elements = bytes / size_of(descriptor_.dtype);
+  reduce(descriptor_.dtype, inputs_, divisor, own, elements);
+  if (!all_finite(descriptor_.dtype, own, elements)) blame(elements);
+}
+
+/// Finds out who sent what is no number. Our own contribution has been overwritten: it is to blame where no
+/// other is (or the sum was too large for its type).
+void OwnedShard::blame(std::size_t elements) {
+  bool found = false;
+  for (Rank rank = 0; rank < size_; ++rank) {
+    const bool theirs = rank != me_ && by_rank_[rank] != nullptr;
+    if (!theirs || all_finite(descriptor_.dtype, by_rank_[rank], elements)) continue;
+    found = true;
+    note_non_finite(rank);
+  }
+  if (!found) note_non_finite(me_);
+}
+
+void OwnedShard::note_non_finite(Rank rank) {
+  if (std::find(non_finite_.begin(), non_finite_.end(), rank) == non_finite_.end())
+    non_finite_.push_back(rank);
 }
 
 /// A contribution that a packet was reduced without is not wanted any more.
@@ -150,14 +180,14 @@ void OwnedShard::note_hole(Rank rank, std::uint32_t packet) {
   flows_[rank].give_up(packet / shard_.chunk_packets, std::uint64_t{1} << bit);
   if (last_hole_.empty()) last_hole_.assign(size_, kNoHole);
   if (last_hole_[rank] != kNoHole) {
-    Hole& last = holes_[last_hole_[rank]];
+    LostContributions& last = holes_[last_hole_[rank]];
     if (last.first_packet + last.packets == packet) {
       ++last.packets;
       return;
     }
   }
   last_hole_[rank] = holes_.size();
-  holes_.push_back({PacketType::Contribution, rank, packet, 1});
+  holes_.push_back({rank, packet, 1});
 }
 
 /// The mean of what is there, and a sum scaled up as if it were the mean of all. Below half of the ranks the
@@ -225,7 +255,8 @@ bool OwnedShard::next_batch(const std::vector<Peer>& peers, OutgoingBatch& batch
     }
   }
   if (batch.to.empty()) return false;
-  batch.data = data_ + shard_.offset_of(batch.first_packet);
+  batch.data = data_;
+  batch.data_begin = 0;
   batch.count = lost_in(batch.first_packet);
   batch.flags = sends_last_percent(position + batch.packets) ? kFlagLast : std::uint8_t{0};
   for (Rank peer : batch.to) sent_position_[peer] = position + batch.packets;
@@ -256,10 +287,6 @@ bool OwnedShard::complete() const {
     if (holds_back(rank)) return false;
   }
   return true;
-}
-
-const std::byte* OwnedShard::chunk_data(std::uint32_t chunk) const {
-  return data_ + shard_.offset_of(chunk * shard_.chunk_packets);
 }
 
 std::uint32_t OwnedShard::first_unacked_chunk() const {

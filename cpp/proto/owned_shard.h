@@ -11,10 +11,16 @@
 
 #include "proto/inbound_flow.h"
 #include "proto/outgoing.h"
-#include "proto/report.h"
 #include "proto/run.h"
 
 namespace optireduce {
+
+/// Packets that were reduced without a rank's contribution.
+struct LostContributions {
+  Rank peer = 0;
+  std::uint32_t first_packet = 0;
+  std::uint32_t packets = 0;
+};
 
 class OwnedShard {
  public:
@@ -56,13 +62,15 @@ class OwnedShard {
 
   bool complete() const;
   const Shard& shard() const { return shard_; }
-  const std::byte* chunk_data(std::uint32_t chunk) const;
+  const std::byte* data() const { return data_; }
   /// Contributions of ranks that are not excused which a reduced packet lacks.
   std::uint16_t lost_in(std::uint32_t packet) const { return lost_.empty() ? 0 : lost_[packet]; }
   /// Packets from `first` on, at most `most`, that lack equally many.
   std::uint32_t equal_run(std::uint32_t first, std::uint32_t most) const;
   /// Contributions that packets were reduced without.
-  const std::vector<Hole>& holes() const { return holes_; }
+  const std::vector<LostContributions>& holes() const { return holes_; }
+  /// Ranks that contributed infinities or NaNs.
+  const std::vector<Rank>& non_finite() const { return non_finite_; }
   InboundFlow& flow(Rank peer) { return flows_[peer]; }
   const InboundFlow& flow(Rank peer) const { return flows_[peer]; }
 
@@ -88,9 +96,12 @@ class OwnedShard {
 
   static constexpr std::size_t kNoHole = ~std::size_t{0};
 
+  void take_own();
   void reduce_ready(std::uint32_t chunk);
   void reduce_bits(std::uint32_t chunk, std::uint64_t bits);
   void reduce_packet(std::uint32_t chunk, std::uint32_t bit);
+  void blame(std::size_t elements);
+  void note_non_finite(Rank rank);
   void note_hole(Rank rank, std::uint32_t packet);
   double divisor_for(std::uint32_t contributions, std::uint64_t weights) const;
   void log(std::uint32_t chunk, std::uint64_t bits);
@@ -116,7 +127,8 @@ class OwnedShard {
   std::uint32_t reduced_packets_ = 0;
   std::uint32_t first_open_chunk_ = 0;  // all before are reduced
   std::vector<std::uint16_t> lost_;     // by packet: see lost_in; empty while nothing is
-  std::vector<Hole> holes_;
+  std::vector<Rank> non_finite_;
+  std::vector<LostContributions> holes_;
   std::vector<std::size_t> last_hole_;  // by rank: its last one in holes_
   std::vector<LogEntry> log_;           // what was reduced, in the order it is to be sent
   std::uint32_t log_packets_ = 0;

@@ -22,6 +22,8 @@ constexpr std::uint8_t kFlagEcho = 8;    // `echo` and `hold` mean something
 constexpr std::uint8_t kFlagHeld = 16;   // the sender may send no more until this has come back reduced ...
 constexpr std::uint8_t kFlagGoOn = 32;   // ... Status: it need not wait for that, there is room
 
+constexpr std::uint8_t kFlagWants = 64;  // the sender lacks reduced packets of operations it has completed
+
 enum class PacketType : std::uint8_t {
   Contribution = 1,  // stage 1: a piece of the sender's gradient, for the shard's owner
   Reduced = 2,       // stage 2: a piece of the reduced shard, from its owner to everybody

@@ -27,7 +27,8 @@ struct Peer {
   Time newest_at;                    // ... and when
   std::uint32_t echo = 0;            // the latest of our timestamps that it has seen
   bool echoed = false;               // it has seen any
-  std::uint64_t completed = 0;       // it has finished all operations below
+  std::uint64_t completed = 0;       // it has finished all operations below ...
+  bool wants = false;                // ... but would still take reduced packets of some
   std::uint64_t told = 0;            // the last `completed` of ours that was sent to it
   Time answer_due = Time::never();   // it wants to know what has arrived
   Time go_on_due = Time::never();    // it waits for us to reduce what it has sent

@@ -1,6 +1,8 @@
 // How an operation ended.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,14 +18,14 @@ enum class ErrorCode : std::uint8_t { None = 0, Timeout = 1, Mismatch = 2, Close
 /// What ended an operation that did not fail.
 enum class ClosedBy : std::uint8_t { Complete = 0, Early = 1, Deadline = 2 };
 
-/// Packets that were not there when the operation ended.
+/// A piece of the bucket that was not there when the operation ended.
 struct Hole {
   PacketType stage = PacketType::Contribution;
-  Rank peer = 0;  // whose contribution is missing in our shard; whose reduced shard is missing here
-  std::uint32_t first_packet = 0;
-  std::uint32_t packets = 0;
+  Rank peer = 0;          // whose contribution is missing in our shard; whose reduced shard is missing here
+  std::size_t begin = 0;  // in bytes
+  std::size_t bytes = 0;
 
-  bool operator==(const Hole&) const = default;
+  auto operator<=>(const Hole&) const = default;
 };
 
 /// Bytes that one peer owed us.
@@ -54,6 +56,8 @@ struct Report {
   ClosedBy closed_by = ClosedBy::Complete;
   std::uint64_t contributions_lost_bytes = 0;  // of the result, times missing contributions over ranks
   std::uint64_t reduced_lost_bytes = 0;        // of the result: never came, are zero
+  std::uint64_t corrected_bytes = 0;           // of earlier operations, added to this one's result
+  std::vector<Rank> non_finite;                // ranks whose contributions to our shard were no numbers
   std::vector<Hole> holes;
   std::vector<PeerLoss> lost_by_peer;
   std::vector<Rank> absent;  // not waited for

@@ -7,6 +7,7 @@
 
 #include "proto/buffer.h"
 #include "proto/packet.h"
+#include "proto/schedule.h"
 #include "proto/time.h"
 
 namespace optireduce {
@@ -29,6 +30,16 @@ struct Run {
     return (packets - 1) * stride + static_cast<std::uint32_t>(kHeaderBytes) + last_length;
   }
 };
+
+/// Whether a run's place and lengths are those of packets of one chunk of the shard.
+inline bool fits(const Shard& shard, const Run& run) {
+  if (run.header.offset >= shard.bytes || run.header.offset % shard.payload_bytes != 0) return false;
+  const std::uint32_t first = run.header.offset / shard.payload_bytes;
+  const std::uint32_t last = first + run.packets - 1;
+  if (last >= shard.packets() || first / shard.chunk_packets != last / shard.chunk_packets) return false;
+  return run.last_length == shard.length_of(last) &&
+         (run.packets == 1 || run.header.length == shard.payload_bytes);
+}
 
 /// A run that is kept should not hold a buffer many times its size: moves it to one that fits, if that is
 /// smaller.

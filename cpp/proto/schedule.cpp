@@ -11,8 +11,15 @@ constexpr std::size_t kShardAlign = 64;  // a cache line: two owners never share
 /// latency.
 constexpr std::size_t kLeastFilling = 2;
 
+/// Makes the seeds of neighbouring operations differ in many bits.
+constexpr std::uint64_t kOrderFactor = 0xd6e8'feb8'6659'fd93;
+
 std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+std::size_t shared_out(std::size_t bytes, Rank size, std::size_t payload_bytes) {
+  return round_up(std::max((bytes + size - 1) / size, payload_bytes / kLeastFilling), kShardAlign);
 }
 
 }  // namespace
@@ -26,18 +33,22 @@ std::uint32_t Shard::bytes_of(std::uint32_t chunk, std::uint64_t mask) const {
 }
 
 Schedule::Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank size,
-                   std::uint32_t payload_bytes)
+                   std::uint32_t payload_bytes, std::uint64_t order_seed)
     : size_(size),
-      rotation_(static_cast<Rank>(operation % size)),
+      rotation_(descriptor.op == ReduceOp::Gather ? Rank{0} : static_cast<Rank>(operation % size)),
       bytes_(std::size_t{descriptor.elements} * size_of(descriptor.dtype)),
-      shard_bytes_(round_up(std::max((bytes_ + size - 1) / size, std::size_t{payload_bytes} / kLeastFilling),
-                            kShardAlign)),
-      payload_bytes_(payload_bytes) {}
+      shard_bytes_(descriptor.op == ReduceOp::Gather ? bytes_ / size
+                                                     : shared_out(bytes_, size, payload_bytes)),
+      payload_bytes_(payload_bytes),
+      order_seed_(order_seed == 0 ? 0 : (order_seed ^ (operation + 1) * kOrderFactor) | 1) {}
 
 Shard Schedule::shard(Rank index) const {
   const std::size_t begin = std::min(bytes_, index * shard_bytes_);
   const std::size_t end = std::min(bytes_, begin + shard_bytes_);
-  return {begin, static_cast<std::uint32_t>(end - begin), payload_bytes_, chunk_packets_for(payload_bytes_)};
+  const auto bytes = static_cast<std::uint32_t>(end - begin);
+  const std::uint32_t full = bytes / payload_bytes_;
+  return {begin, bytes, payload_bytes_, chunk_packets_for(payload_bytes_),
+          order_seed_ == 0 ? PacketOrder::in_place(full) : PacketOrder::shuffled(full, order_seed_)};
 }
 
 std::size_t Schedule::max_bytes(Rank size) {

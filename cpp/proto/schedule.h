@@ -13,6 +13,7 @@
 
 #include "proto/config.h"
 #include "proto/packet.h"
+#include "proto/packet_order.h"
 
 namespace optireduce {
 
@@ -29,6 +30,7 @@ struct Shard {
   std::uint32_t bytes = 0;
   std::uint32_t payload_bytes = 1;
   std::uint32_t chunk_packets = 1;
+  PacketOrder order;
 
   std::uint32_t packets() const { return (bytes + payload_bytes - 1) / payload_bytes; }
   std::uint32_t chunks() const { return (packets() + chunk_packets - 1) / chunk_packets; }
@@ -36,7 +38,12 @@ struct Shard {
     return std::min(chunk_packets, packets() - chunk * chunk_packets);
   }
   std::uint64_t full_mask(std::uint32_t chunk) const { return mask_of(0, packets_in(chunk)); }
+  /// On the wire; all packets before it fill the bytes before it.
   std::uint32_t offset_of(std::uint32_t packet) const { return packet * payload_bytes; }
+  /// In memory, from the beginning of the shard.
+  std::uint32_t place_of(std::uint32_t packet) const {
+    return order.place_of(packet, payload_bytes, bytes - order.full * payload_bytes);
+  }
   std::uint32_t length_of(std::uint32_t packet) const {
     return std::min(payload_bytes, bytes - offset_of(packet));
   }
@@ -51,7 +58,9 @@ struct Shard {
 /// The schedule of one operation.
 class Schedule {
  public:
-  Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank size, std::uint32_t payload_bytes);
+  /// `order_seed`: 0 leaves packets in the order in which they lie in memory.
+  Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank size, std::uint32_t payload_bytes,
+           std::uint64_t order_seed);
 
   /// Ownership rotates with the operation, so that a bad path does not always hit the same weights.
   Rank owner_of(Rank shard) const { return static_cast<Rank>((shard + rotation_) % size_); }
@@ -69,6 +78,7 @@ class Schedule {
   std::size_t bytes_;
   std::size_t shard_bytes_;
   std::uint32_t payload_bytes_;
+  std::uint64_t order_seed_;
 };
 
 }  // namespace optireduce

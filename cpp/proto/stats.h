@@ -18,7 +18,9 @@ struct Stats {
   std::uint64_t resent_bytes = 0;
   std::uint64_t repaired_bytes = 0;
   std::uint64_t lost_bytes = 0;
-  std::uint64_t absences = 0;  // ranks that were no longer waited for
+  std::uint64_t late_bytes = 0;       // of these, reduced bytes that came after the operation ...
+  std::uint64_t corrected_bytes = 0;  // ... and were added to a later one
+  std::uint64_t absences = 0;         // ranks that were no longer waited for
   std::uint64_t duplicate_packets = 0;
   std::uint64_t stale_packets = 0;      // of operations that are over here
   std::uint64_t early_packets = 0;      // of operations not started here yet, kept

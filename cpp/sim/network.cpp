@@ -29,6 +29,7 @@ std::vector<Background> backgrounds_of(Rank rank, const std::vector<Background>&
 Network::Network(SimOptions options)
     : options_(checked(std::move(options))),
       random_(options_.seed),
+      doom_(options_),
       now_(options_.begin),
       links_(std::size_t{options_.ranks} * options_.ranks) {
   EndpointConfig config = options_.protocol;
@@ -196,7 +197,8 @@ void Network::call(const Event& event) {
   note(EventKind::Call, event.rank, 0, event.index);
   Node& node = *nodes_[event.rank];
   const std::uint64_t number =
-      node.endpoint().start(node.clock(now_), mine.descriptor, mine.data, {operation.timeout, mine.weight});
+      node.endpoint().start(node.clock(now_), mine.descriptor, mine.data,
+                            {operation.timeout, mine.weight, mine.keep_missing, mine.stream});
   node.called[number] = event.index;
   pump(event.rank);
 }

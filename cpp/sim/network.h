@@ -14,6 +14,7 @@
 #include "proto/report.h"
 #include "proto/transmit.h"
 #include "sim/counters.h"
+#include "sim/doom.h"
 #include "sim/event_queue.h"
 #include "sim/ingress_port.h"
 #include "sim/link.h"
@@ -32,9 +33,11 @@ struct Call {
 
   Descriptor descriptor;
   std::byte* data = nullptr;  // valid until the operation's report
-  Duration start;             // after the beginning of the run; kNever: the rank does not take part
+  Duration start{};           // after the beginning of the run; kNever: the rank does not take part
   std::uint16_t weight = 1;   // samples behind the contribution
   bool follows = false;       // `start` is after the end of this rank's operation before, as in training
+  std::uint32_t stream = 0;   // see StartOptions
+  bool keep_missing = false;
 };
 
 /// One all-reduce: a call for each rank.
@@ -128,6 +131,7 @@ class Network {
 
   SimOptions options_;
   Random random_;
+  Doom doom_;
   Time now_;
   EventQueue events_;
   std::vector<std::unique_ptr<Node>> nodes_;

@@ -25,6 +25,10 @@ void Network::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBat
   for (std::uint32_t i = 0; i < batch->packets; ++i) {
     const auto passed = pass_link(from, to, batch->length_of(i), spike);
     if (!passed) continue;
+    if (doom_.any() && doom_.strikes(batch->packet(i), to, nodes_[to]->endpoint().completed())) {
+      ++counters_.lost;
+      continue;
+    }
     const std::uint64_t bit = std::uint64_t{1} << i;
     if (random_.chance(options.duplicate)) {
       ++counters_.duplicated;

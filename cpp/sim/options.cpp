@@ -171,6 +171,7 @@ SimOptions checked(SimOptions options) {
   check_share("truncate", options.hostile.truncate);
   check_share("mangle", options.hostile.mangle);
   check_share("replay", options.hostile.replay);
+  check_share("doom", options.doom.share);
   check_share("coalesce", options.coalesce);
   check_not_negative("wake_delay", options.wake_delay);
   return options;

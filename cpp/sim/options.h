@@ -81,6 +81,16 @@ struct HostileOptions {
   Duration replay_delay = Duration::millis(50);
 };
 
+/// Packets that cannot arrive before their operation has ended at the receiver, resent ones included: what a
+/// deadline would lose. After that they pass. Chosen anew for each operation, stage and pair of ranks.
+struct DoomOptions {
+  enum class Pattern : std::uint8_t { Random, Tail, Bursts };
+  Pattern pattern = Pattern::Random;
+  double share = 0;
+  double burst_packets = 8;           // mean length
+  std::uint64_t first_operation = 0;  // before it nothing is lost: a warm-up has no deadline
+};
+
 struct SimOptions {
   Rank ranks = 2;
   std::uint64_t seed = 0;
@@ -107,6 +117,7 @@ struct SimOptions {
   std::map<Rank, double> clock_drift;
 
   HostileOptions hostile;
+  DoomOptions doom;
 
   /// Share of the batches that arrive as GRO would hand them over: in one piece when their last packet is
   /// there. 1 is the fastest to simulate (an event for each batch instead of one for each packet).

@@ -4,21 +4,16 @@
 
 #include <cstdint>
 
+#include "proto/mix.h"
 #include "proto/time.h"
 
 namespace optireduce::sim {
 
-/// splitmix64 (Steele, Lea, Flood 2014): one word of state, passes BigCrush.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
 
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e37'79b9'7f4a'7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58'476d'1ce4'e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d0'49bb'1331'11ebu;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t next() { return mix(state_); }
 
   /// In [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }

@@ -8,6 +8,8 @@ class EngineOptions:
     early_bytes: int
     spin_seconds: float
     repair: bool
+    late_repair: bool
+    shuffle: bool
     warmup_operations: int
     bound_percentile: float
     bound_least: float
@@ -35,7 +37,9 @@ class Report:
     contributions_lost_bytes: int  # stage 1: bytes of the result times missing contributions / ranks
     reduced_lost_bytes: int  # stage 2: bytes of the result that never came and are zero
     lost_by_peer: list[tuple[int, int, int]]  # rank, bytes of its contributions, bytes it reduced
-    holes: list[tuple[str, int, int, int]]  # "contribution" or "reduced", whose, first packet, packets
+    corrected_bytes: int  # of earlier operations of the stream, added to this one's result
+    non_finite: list[int]  # ranks whose contributions to our shard were infinite or NaN
+    holes: list[tuple[str, int, int, int]]  # "contribution" or "reduced", whose, first byte, bytes
     absent: list[int]  # ranks not waited for
     bound_seconds: float  # tB; 0 when not bounded
     early_seconds: float  # tC
@@ -78,6 +82,9 @@ class Engine:
         timeout_seconds: float,
         bounded: bool = False,
         weight: int = 1,
+        stream: int = 0,
+        keep_missing: bool = False,
+        patience_bytes: int = 0,
     ) -> int: ...
     def wait(self, operation: int, timeout_seconds: float) -> Report | None: ...
     def events(self) -> list[tuple[str, int, int]]: ...
@@ -131,9 +138,14 @@ class SimulationOptions:
     bound_least: float
     bound_most: float
     repair: bool
+    late_repair: bool
+    shuffle: bool
     absent_after: int
     min_ranks: int  # 0: a majority
     def __init__(self) -> None: ...
+    def set_doom(
+        self, pattern: str, share: float, burst_packets: float, first_operation: int
+    ) -> None: ...
     def set_link(self, source: int, destination: int, link: LinkOptions) -> None: ...
     def set_egress(self, rank: int, port: PortOptions) -> None: ...
     def set_ingress(self, rank: int, port: PortOptions) -> None: ...
@@ -161,6 +173,8 @@ class SimulationCall:
         follows: bool,
         bounded: bool,
         weight: int,
+        stream: int,
+        keep_missing: bool,
     ) -> None: ...
 
 class Simulation:

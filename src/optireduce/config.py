@@ -88,6 +88,15 @@ class Config:
     """Ask again for lost packets while there is time. False: the papers' best-effort transport, for
     comparison; what is lost stays lost. Exact operations repair in any case."""
 
+    late_repair: bool = True
+    """Fetch what was missing at a deadline afterwards, and add it to the next gradient of the same bucket
+    (through attach() only, and not without ``repair``): replicas get the same updates, some one step later.
+    False: what a rank missed stays missing there, and replicas drift apart."""
+
+    shuffle: bool = True
+    """Send the packets of operations with a deadline in another order each time, so that what comes too late
+    is not always the same part of the model. False: in the order in which they lie in memory."""
+
     absent_after: int = 3
     """A rank that contributes nothing to so many operations in a row is no longer waited for, until it is
     back. Fewer spares deadlines spent on a dead rank, and gives up a slow one sooner."""
@@ -164,7 +173,7 @@ _OPTIONAL_SECONDS = {"timeout_seconds": (0.001, 1e7)}
 _PROBABILITIES = {"drop": (0.0, 0.95), "duplicate": (0.0, 1.0), "reorder": (0.0, 1.0)}
 _RATIOS = {"bound_percentile": (50.0, 100.0), "bound_least": (1.0, 10.0), "bound_most": (1.0, 10.0)}
 _FLOATS = _SECONDS | _OPTIONAL_SECONDS | _PROBABILITIES | _RATIOS
-_BOOLEANS = {"bounded", "repair", "use_gso", "use_gro"}
+_BOOLEANS = {"bounded", "repair", "late_repair", "shuffle", "use_gso", "use_gro"}
 _TEXTS = {"interface", "operation_log"}
 
 

@@ -91,6 +91,8 @@ def engine_options(config: Config) -> EngineOptions:
     options.early_bytes = config.early_bytes
     options.spin_seconds = config.spin_seconds
     options.repair = config.repair
+    options.late_repair = config.late_repair
+    options.shuffle = config.shuffle
     options.warmup_operations = config.warmup_operations
     options.bound_percentile = config.bound_percentile
     options.bound_least = config.bound_least

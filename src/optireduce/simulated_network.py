@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from . import _core
 from .config import Config
@@ -78,6 +78,19 @@ class Crash(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Doom:
+    """What no repair can save: packets that do not arrive before their operation has ended at the receiver,
+    in both stages, however often they are sent. After that they pass. Another choice for each operation,
+    stage and pair of ranks; the warm-up is spared."""
+
+    pattern: Literal["random", "tail", "bursts"] = "random"
+    """Any packets; the last ones that each rank sends to each other; or runs of packets."""
+    share: float = 0.0
+    burst_packets: float = 8.0
+    """Mean length of a run."""
+
+
+@dataclass(frozen=True)
 class Network:
     """What is simulated. Every option has a default; ``link`` describes all links but those in ``links``."""
 
@@ -95,6 +108,7 @@ class Network:
     other_ingress: Mapping[int, Port] | None = None
     """Instead, for some ranks."""
     backgrounds: Iterable[Background] = ()
+    doom: Doom = Doom()
     cuts: Iterable[Cut] = ()
     pauses: Iterable[Pause] = ()
     crashes: Iterable[Crash] = ()
@@ -117,6 +131,8 @@ class Network:
     bound_least: float = 1.3
     bound_most: float = 1.4
     repair: bool = True
+    late_repair: bool = True
+    shuffle: bool = True
     absent_after: int = 3
     min_ranks: int = 0
     max_events: int = 100_000_000
@@ -141,6 +157,8 @@ _DEADLINES = (
     "bound_least",
     "bound_most",
     "repair",
+    "late_repair",
+    "shuffle",
     "absent_after",
     "min_ranks",
 )
@@ -155,6 +173,8 @@ def core_options(network: Network) -> _core.SimulationOptions:
     for name in _DEADLINES:
         setattr(options, name, getattr(deadlines, name))
     options.min_ranks = min(deadlines.min_ranks, network.ranks)  # as for a real group
+    doom = network.doom
+    options.set_doom(doom.pattern, doom.share, doom.burst_packets, network.warmup_operations)
     _add_paths(network, options)
     _add_rank_faults(network, options)
     return options

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from . import _core
 from .buffers import Buffer, as_buffer
-from .dtypes import Op, op_code
-from .simulated_network import Background, Crash, Cut, Link, Network, Pause, Port, core_options
+from .dtypes import GATHER, Op, op_code
+from .simulated_network import Background, Crash, Cut, Doom, Link, Network, Pause, Port, core_options
 
 __all__ = [
     "NEVER",
     "Background",
     "Crash",
     "Cut",
+    "Doom",
     "Link",
     "Network",
     "Operation",
@@ -43,7 +44,9 @@ class Operation:
     """One all-reduce of a run: an array for each rank, reduced in place."""
 
     arrays: Sequence[Any]
-    op: Op = "sum"
+    op: Op | Literal["gather"] = "sum"
+    """"gather": rank r's own part of the array, the r-th of as many as there are ranks, goes to all others;
+    what does not come in time keeps its value."""
     start_seconds: Sequence[float] | None = None
     """When each rank calls it, after the beginning of the run; None: all at once."""
     follows_seconds: float | Sequence[float] | None = None
@@ -53,6 +56,11 @@ class Operation:
     """Whether it has a deadline, once the warm-up is over."""
     weights: Sequence[int] | None = None
     """Samples behind each rank's array, for a mean; 0: the rank gives nothing. None: 1 everywhere."""
+    stream: int = 0
+    """Names the sequence of operations on the same buffer: what one of them lacks and comes later is added to
+    the next. 0: what is lost stays lost."""
+    keep_missing: bool = False
+    """What does not come back reduced keeps the rank's own value, instead of becoming zero."""
 
 
 class Simulation:
@@ -132,7 +140,7 @@ def _calls(operation: Operation, buffers: list[Buffer]) -> list[_core.Simulation
     follows = operation.follows_seconds is not None
     starts = _starts(operation, ranks)
     weights = _one_for_each("weights", operation.weights, ranks) or [1] * ranks
-    code = op_code(operation.op)
+    code = GATHER if operation.op == "gather" else op_code(operation.op)
     return [
         _core.SimulationCall(
             buffer.pointer,
@@ -143,6 +151,8 @@ def _calls(operation: Operation, buffers: list[Buffer]) -> list[_core.Simulation
             follows=follows,
             bounded=operation.bounded,
             weight=weight,
+            stream=operation.stream,
+            keep_missing=operation.keep_missing,
         )
         for buffer, start, weight in zip(buffers, starts, weights, strict=True)
     ]

@@ -115,20 +115,19 @@ class Loop {
   const sim::RunResult& result() const { return result_; }
 
  private:
-  static bool has_hole(const Report& report, PacketType stage, Rank peer, std::uint32_t packet) {
+  static bool has_hole(const Report& report, PacketType stage, Rank peer, std::size_t byte) {
     return std::any_of(report.holes.begin(), report.holes.end(), [&](const Hole& hole) {
-      return hole.stage == stage && hole.peer == peer && packet >= hole.first_packet &&
-             packet < hole.first_packet + hole.packets;
+      return hole.stage == stage && hole.peer == peer && byte >= hole.begin && byte < hole.begin + hole.bytes;
     });
   }
 
-  /// Who contributed to a packet, by its owner's report; nothing if the owner did not live to tell.
-  std::optional<std::uint32_t> reported(std::size_t operation, Rank owner, std::uint32_t packet) const {
+  /// Who contributed to a byte, by its owner's report; nothing if the owner did not live to tell.
+  std::optional<std::uint32_t> reported(std::size_t operation, Rank owner, std::size_t byte) const {
     if (!has_report(operation, owner) || report(operation, owner).error != ErrorCode::None)
       return std::nullopt;
     std::uint32_t who = 0;
     for (Rank rank = 0; rank < options_.ranks; ++rank) {
-      if (!has_hole(report(operation, owner), PacketType::Contribution, rank, packet)) who |= 1u << rank;
+      if (!has_hole(report(operation, owner), PacketType::Contribution, rank, byte)) who |= 1u << rank;
     }
     return who;
   }
@@ -136,16 +135,17 @@ class Loop {
   std::string why_wrong(std::size_t operation, Rank rank) const {
     const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
     const Schedule schedule(descriptor, report(operation, rank).operation, options_.ranks,
-                            options_.protocol.payload_bytes);
+                            options_.protocol.payload_bytes, sim::kDefaultToken);
     for (Rank index = 0; index < options_.ranks; ++index) {
       const Rank owner = schedule.owner_of(index);
       const Shard shard = schedule.shard(index);
       for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
-        const std::size_t first = (shard.begin + shard.offset_of(packet)) / sizeof(float);
+        const std::size_t byte = shard.begin + shard.place_of(packet);
+        const std::size_t first = byte / sizeof(float);
         const std::size_t end = first + shard.length_of(packet) / sizeof(float);
         const bool lost =
-            owner != rank && has_hole(report(operation, rank), PacketType::Reduced, owner, packet);
-        const auto told = reported(operation, owner, packet);
+            owner != rank && has_hole(report(operation, rank), PacketType::Reduced, owner, byte);
+        const auto told = reported(operation, owner, byte);
         for (std::size_t e = first; e < end; ++e) {
           const float value = values(operation, rank)[e];
           const bool right = lost   ? value == 0

@@ -63,7 +63,7 @@ void reduce_and_check(Cluster& cluster, Rank rank, std::size_t elements) {
   for (std::size_t i = 0; i < elements; ++i) data[i] = input(rank, i);
   Engine& engine = *cluster.engines[rank];
   const auto operation = engine.all_reduce(reinterpret_cast<std::byte*>(data.data()), elements,
-                                           DType::Float32, ReduceOp::Sum, kTimeout);
+                                           DType::Float32, ReduceOp::Sum, false, {kTimeout});
   const auto report = engine.wait(operation, kForever);
   CHECK(report.has_value());
   CHECK_EQ(report->message, "");
@@ -144,7 +144,7 @@ TEST(many_operations_in_flight_waited_for_by_many_threads) {
     std::vector<std::uint64_t> numbers;
     for (auto& buffer : data) {
       numbers.push_back(engine.all_reduce(reinterpret_cast<std::byte*>(buffer.data()), buffer.size(),
-                                          DType::Float32, ReduceOp::Mean, kTimeout));
+                                          DType::Float32, ReduceOp::Mean, false, {kTimeout}));
     }
     std::atomic<int> good{0};
     std::vector<std::thread> waiters;
@@ -168,7 +168,7 @@ TEST(operations_proceed_while_nobody_waits) {
   for (Rank rank = 0; rank < 2; ++rank) {
     numbers.push_back(cluster.engines[rank]->all_reduce(reinterpret_cast<std::byte*>(data[rank].data()),
                                                         data[rank].size(), DType::Float32, ReduceOp::Sum,
-                                                        kTimeout));
+                                                        false, {kTimeout}));
   }
   // Only rank 0 waits; rank 1's own thread must do its part.
   CHECK(cluster.engines[0]->wait(numbers[0], kForever)->error == ErrorCode::None);
@@ -184,7 +184,7 @@ TEST(a_rank_that_does_not_come_is_named) {
     std::vector<float> data(1000, 1.0f);
     Engine& engine = *cluster.engines[rank];
     const auto number = engine.all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(),
-                                          DType::Float32, ReduceOp::Sum, Duration::millis(150));
+                                          DType::Float32, ReduceOp::Sum, false, {Duration::millis(150)});
     const auto report = engine.wait(number, kForever);
     CHECK(report->error == ErrorCode::Timeout);
     CHECK(report->message.find("rank 2") != std::string::npos);
@@ -199,7 +199,7 @@ TEST(ranks_that_disagree_are_named_on_every_rank) {
     std::vector<float> data(rank == 1 ? 500 : 1000, 1.0f);
     Engine& engine = *cluster.engines[rank];
     const auto number = engine.all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(),
-                                          DType::Float32, ReduceOp::Sum, kTimeout);
+                                          DType::Float32, ReduceOp::Sum, false, {kTimeout});
     const auto report = engine.wait(number, kForever);
     CHECK(report->error == ErrorCode::Mismatch);
     CHECK(report->message.find("rank 1 reduces 500 float32 (sum)") != std::string::npos);
@@ -213,7 +213,7 @@ TEST(closing_ends_waits_and_tells_the_peers) {
   std::vector<float> data(1000, 1.0f);
   Engine& engine = *cluster.engines[0];
   const auto number = engine.all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(),
-                                        DType::Float32, ReduceOp::Sum, kTimeout);
+                                        DType::Float32, ReduceOp::Sum, false, {kTimeout});
   std::thread waiter([&] {
     const auto report = engine.wait(number, kForever);
     CHECK(report->error == ErrorCode::Closed);
@@ -232,8 +232,8 @@ TEST(time_in_which_the_process_stood_still_does_not_count) {
   const auto start = [&](Rank rank) {
     std::fill(data[rank].begin(), data[rank].end(), static_cast<float>(rank + 1));
     return cluster.engines[rank]->all_reduce(reinterpret_cast<std::byte*>(data[rank].data()),
-                                             data[rank].size(), DType::Float32, ReduceOp::Sum, kTimeout,
-                                             true);
+                                             data[rank].size(), DType::Float32, ReduceOp::Sum, true,
+                                             {kTimeout});
   };
   // A worker that is always this late is waited for that long.
   for (int warmup = 0; warmup < 3; ++warmup) {

@@ -1,5 +1,6 @@
 // The schedule: every byte of the bucket belongs to exactly one packet of one shard, and every rank owns one
 // shard.
+#include <algorithm>
 #include <vector>
 
 #include "check.h"
@@ -30,7 +31,7 @@ std::vector<Sample> samples() {
 }
 
 Schedule schedule_of(const Sample& s, std::uint64_t operation = 0) {
-  return Schedule({s.elements, s.dtype, ReduceOp::Sum}, operation, s.size, s.payload);
+  return Schedule({s.elements, s.dtype, ReduceOp::Sum}, operation, s.size, s.payload, 0);
 }
 
 }  // namespace
@@ -151,8 +152,52 @@ TEST(the_largest_bucket_is_addressable) {
     const std::size_t elements = largest / 8;
     if (elements > 0xffff'ffffu) continue;  // the element count is the tighter bound
     const Schedule schedule({static_cast<std::uint32_t>(elements), DType::Float64, ReduceOp::Sum}, 0, size,
-                            1424);
+                            1424, 0);
     CHECK_EQ(schedule.shard(0).bytes, elements * 8 / size);
+  }
+}
+
+TEST(a_shuffled_shard_is_covered_once) {
+  for (const Sample& s : samples()) {
+    for (const std::uint64_t operation : {std::uint64_t{0}, std::uint64_t{7}}) {
+      const Schedule schedule({s.elements, s.dtype, ReduceOp::Sum}, operation, s.size, s.payload, 99);
+      const Shard shard = schedule.shard(0);
+      std::vector<int> covered(shard.bytes, 0);
+      for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
+        CHECK(shard.place_of(packet) % size_of(s.dtype) == 0);
+        for (std::uint32_t at = 0; at < shard.length_of(packet); ++at)
+          ++covered.at(shard.place_of(packet) + at);
+      }
+      CHECK(std::all_of(covered.begin(), covered.end(), [](int times) { return times == 1; }));
+    }
+  }
+}
+
+TEST(the_end_of_a_shard_is_another_place_in_every_operation) {
+  // Over many operations every place is among the last tenth about equally often.
+  constexpr std::uint32_t kElements = 40'000;
+  constexpr int kOperations = 2'000;
+  std::vector<int> among_last(kElements, 0);
+  for (int operation = 0; operation < kOperations; ++operation) {
+    const Schedule schedule({kElements, DType::Float32, ReduceOp::Mean, true},
+                            static_cast<std::uint64_t>(operation), 1, 1408, 42);
+    const Shard shard = schedule.shard(0);
+    for (std::uint32_t packet = shard.packets() * 9 / 10; packet < shard.packets(); ++packet) {
+      for (std::uint32_t at = 0; at < shard.length_of(packet); at += 4)
+        ++among_last[(shard.place_of(packet) + at) / 4];
+    }
+  }
+  const auto [least, most] = std::minmax_element(among_last.begin(), among_last.end());
+  CHECK(*least > kOperations * 0.07);
+  CHECK(*most < kOperations * 0.14);
+}
+
+TEST(a_gather_has_equal_parts_in_rank_order) {
+  const Schedule schedule({24, DType::Float64, ReduceOp::Gather}, 5, 8, 1408, 0);
+  for (Rank rank = 0; rank < 8; ++rank) {
+    CHECK_EQ(schedule.owner_of(rank), rank);
+    CHECK_EQ(schedule.shard(rank).begin, rank * 24u);
+    CHECK_EQ(schedule.shard(rank).bytes, 24u);
   }
 }
 

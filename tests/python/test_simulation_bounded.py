@@ -44,38 +44,35 @@ def lost_bytes(reports: Reports) -> int:
     return sum(report.lost_bytes for report in reports_of(reports))
 
 
-def missing(report: _core.Report | None, stage: str, peer: int, packets: int) -> Any:
-    """Which of a shard's packets are holes."""
-    found = np.zeros(packets, bool)
-    for hole_stage, hole_peer, first, count in report.holes if report else ():
+def missing(report: _core.Report | None, stage: str, peer: int) -> Any:
+    """Which elements of the bucket are in holes."""
+    found = np.zeros(ELEMENTS, bool)
+    for hole_stage, hole_peer, begin, size in report.holes if report else ():
         if (hole_stage, hole_peer) == (stage, peer):
-            found[first : first + count] = True
+            found[begin // 4 : (begin + size) // 4] = True
     return found
 
 
-def assert_right(operation: Operation, row: list[_core.Report | None], payload_bytes: int = 1408) -> None:
+def assert_right(operation: Operation, row: list[_core.Report | None]) -> None:
     """Every value of every rank is the mean of those whom the owner's report does not miss, or zero where
     the rank's own report says so."""
-    shard, per_packet = ELEMENTS // RANKS, payload_bytes // 4
-    packets = -(-shard // per_packet)
+    shard = ELEMENTS // RANKS
     for rank, mine in enumerate(row):
         if mine is None:
             continue
-        got = contributors(operation.arrays[rank], RANKS).reshape(RANKS, shard)
+        got = contributors(operation.arrays[rank], RANKS)
         for owner, report in enumerate(row):
-            values = got[(owner - mine.operation) % RANKS]
-            lost = np.repeat(missing(mine, "reduced", owner, packets), per_packet)[:shard]
+            index = (owner - mine.operation) % RANKS
+            part = slice(index * shard, (index + 1) * shard)
+            values = got[part]
+            lost = missing(mine, "reduced", owner)[part]
             assert ((values == 0) == lost).all(), (mine.operation, rank, owner)
             if report is None:
                 continue
-            expected = np.zeros(packets, np.int64)
+            expected = np.zeros(shard, np.int64)
             for peer in range(RANKS):
-                expected |= np.where(missing(report, "contribution", peer, packets), 0, 1 << peer)
-            assert (values == np.repeat(expected, per_packet)[:shard])[~lost].all(), (
-                mine.operation,
-                rank,
-                owner,
-            )
+                expected |= np.where(missing(report, "contribution", peer)[part], 0, 1 << peer)
+            assert (values == expected)[~lost].all(), (mine.operation, rank, owner)
 
 
 def test_a_quiet_network_loses_nothing() -> None:

@@ -1,0 +1,79 @@
+#include "sim/doom.h"
+
+#include <cmath>
+
+#include "proto/schedule.h"
+#include "sim/random.h"
+
+namespace optireduce::sim {
+namespace {
+
+constexpr std::uint32_t kRememberedOperations = 8;
+
+bool is_data(PacketType type) {
+  return type == PacketType::Contribution || type == PacketType::Reduced;
+}
+
+std::vector<bool> tail(std::uint32_t packets, double share, Random& random) {
+  const double wanted = share * packets;
+  const auto whole = static_cast<std::uint32_t>(wanted);
+  const std::uint32_t lost = whole + (random.chance(wanted - whole) ? 1 : 0);
+  std::vector<bool> struck(packets, false);
+  for (std::uint32_t packet = packets - lost; packet < packets; ++packet) struck[packet] = true;
+  return struck;
+}
+
+/// Two states: bursts of a mean length, and gaps between them that make up the share.
+std::vector<bool> bursts(std::uint32_t packets, double share, double mean_length, Random& random) {
+  std::vector<bool> struck(packets, false);
+  const double end_burst = 1 / mean_length;
+  const double begin_burst = end_burst * share / (1 - share);
+  bool in_burst = random.chance(share);
+  for (std::uint32_t packet = 0; packet < packets; ++packet) {
+    struck[packet] = in_burst;
+    if (random.chance(in_burst ? end_burst : begin_burst)) in_burst = !in_burst;
+  }
+  return struck;
+}
+
+}  // namespace
+
+bool Doom::strikes(std::span<const std::byte> packet, Rank to, std::uint64_t completed) {
+  const Decoded decoded = decode(packet, token_, ranks_);
+  if (!decoded.header) return false;
+  const Header& header = *decoded.header;
+  if (header.operation < static_cast<std::uint32_t>(completed))
+    return false;  // a simulation has fewer than 2^32
+  if (!is_data(header.type) || !header.descriptor.bounded || header.operation < options_.first_operation)
+    return false;
+  const Stream stream{header.operation, header.type, header.sender, to};
+  auto found = struck_.find(stream);
+  if (found == struck_.end()) {
+    if (header.operation >= kRememberedOperations)
+      struck_.erase(struck_.begin(),
+                    struck_.lower_bound({header.operation - kRememberedOperations, PacketType{}, 0, 0}));
+    const Schedule schedule(header.descriptor, header.operation, ranks_, payload_bytes_, 0);
+    found = struck_.emplace(stream, draw(stream, schedule.shard(header.shard).packets())).first;
+  }
+  const std::uint32_t index = header.offset / payload_bytes_;
+  return index < found->second.size() && found->second[index];
+}
+
+std::vector<bool> Doom::draw(const Stream& stream, std::uint32_t packets) const {
+  const auto& [operation, type, from, to] = stream;
+  Random random(seed_ ^ (std::uint64_t{operation} << 32 | std::uint64_t{from} << 17 | std::uint64_t{to} << 2 |
+                         static_cast<std::uint64_t>(type)));
+  switch (options_.pattern) {
+    case DoomOptions::Pattern::Tail:
+      return tail(packets, options_.share, random);
+    case DoomOptions::Pattern::Bursts:
+      return bursts(packets, options_.share, options_.burst_packets, random);
+    case DoomOptions::Pattern::Random:
+      break;
+  }
+  std::vector<bool> struck(packets);
+  for (std::uint32_t packet = 0; packet < packets; ++packet) struck[packet] = random.chance(options_.share);
+  return struck;
+}
+
+}  // namespace optireduce::sim

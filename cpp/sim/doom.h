@@ -1,0 +1,43 @@
+// Which packets come too late, whatever the protocol does.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "proto/packet.h"
+#include "sim/options.h"
+
+namespace optireduce::sim {
+
+class Doom {
+ public:
+  explicit Doom(const SimOptions& options)
+      : options_(options.doom),
+        seed_(options.seed),
+        token_(options.protocol.token == 0 ? kDefaultToken : options.protocol.token),
+        payload_bytes_(options.protocol.payload_bytes),
+        ranks_(options.ranks) {}
+
+  bool any() const { return options_.share > 0; }
+
+  /// Whether this packet must not reach `to`, which has completed all operations below `completed`.
+  bool strikes(std::span<const std::byte> packet, Rank to, std::uint64_t completed);
+
+ private:
+  using Stream = std::tuple<std::uint32_t, PacketType, Rank, Rank>;  // operation, stage, from, to
+
+  std::vector<bool> draw(const Stream& stream, std::uint32_t packets) const;
+
+  DoomOptions options_;
+  std::uint64_t seed_;
+  std::uint64_t token_;
+  std::uint32_t payload_bytes_;
+  Rank ranks_;
+  std::map<Stream, std::vector<bool>> struck_;  // by packet; of the newest operations
+};
+
+}  // namespace optireduce::sim

@@ -1,0 +1,168 @@
+// What comes after its deadline: fetched, and added to the next result of the same buffer.
+#include <cmath>
+#include <limits>
+
+#include "check.h"
+#include "sim/network.h"
+
+using namespace optireduce;
+
+namespace {
+
+constexpr std::uint32_t kElements = 20'000;
+constexpr std::uint32_t kWarmup = 5;
+
+sim::SimOptions network(Rank ranks, sim::DoomOptions::Pattern pattern, double share) {
+  sim::SimOptions options;
+  options.ranks = ranks;
+  options.egress = {1e9, 0};
+  options.ingress = {1e9, 256 * 1024};
+  options.protocol.bound.warmup_operations = kWarmup;
+  options.doom = {pattern, share, 8, kWarmup};
+  return options;
+}
+
+/// A training loop of one buffer, in which every rank contributes the same: a mean of any of them is 1.
+struct Training {
+  sim::Network network;
+  Rank ranks;
+  std::uint32_t stream = 1;
+  std::vector<std::vector<float>> totals;  // by rank and element: the sum of all results
+  std::vector<std::vector<float>> last;    // by rank: the newest result
+  std::vector<std::optional<Report>> reports;
+
+  explicit Training(const sim::SimOptions& options)
+      : network(options), ranks(options.ranks), totals(ranks, std::vector<float>(kElements, 0)) {}
+
+  void step(ReduceOp op = ReduceOp::Mean) {
+    last.assign(ranks, std::vector<float>(kElements, 1));
+    sim::Collective collective;
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      collective.calls.push_back({{kElements, DType::Float32, op, true},
+                                  reinterpret_cast<std::byte*>(last[rank].data()),
+                                  {},
+                                  1,
+                                  false,
+                                  stream});
+    }
+    const sim::RunResult result = network.run({collective}, Duration::millis(600'000));
+    CHECK(result.finished);
+    reports = result.reports[0];
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      for (std::uint32_t i = 0; i < kElements; ++i) totals[rank][i] += last[rank][i];
+    }
+  }
+
+  /// Elements that the newest operation left out on this rank.
+  std::vector<bool> missing(Rank rank) const {
+    std::vector<bool> missing(kElements, false);
+    for (const Hole& hole : reports[rank]->holes) {
+      if (hole.stage != PacketType::Reduced) continue;
+      for (std::size_t byte = hole.begin; byte < hole.begin + hole.bytes; byte += 4) missing[byte / 4] = true;
+    }
+    return missing;
+  }
+
+  /// Updates that a rank has missed for good, summed over its elements.
+  double missed_for_good(int steps) const {
+    double missed = 0;
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      const std::vector<bool> still_missing = missing(rank);
+      for (std::uint32_t i = 0; i < kElements; ++i)
+        missed += std::abs(steps - (still_missing[i] ? 1 : 0) - double{totals[rank][i]});
+    }
+    return missed;
+  }
+};
+
+using Pattern = sim::DoomOptions::Pattern;
+
+}  // namespace
+
+TEST(what_was_lost_at_a_deadline_is_in_the_next_result) {
+  for (const Pattern pattern : {Pattern::Random, Pattern::Tail, Pattern::Bursts}) {
+    Training training(
+        network(2, pattern, 0.1));  // with more, some means would be of less than half of the ranks
+    constexpr int kSteps = 30;
+    std::uint64_t lost = 0, corrected = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      CHECK(training.network.settle(Duration::millis(10'000)));  // all that is late has come
+      training.step();
+      for (const auto& report : training.reports) {
+        lost += report->reduced_lost_bytes;
+        corrected += report->corrected_bytes;
+      }
+    }
+    CHECK(lost > 0);
+    CHECK(corrected > lost / 2);
+    CHECK_EQ(training.missed_for_good(kSteps), 0.0);
+  }
+}
+
+TEST(without_a_stream_or_late_repair_it_stays_lost) {
+  for (const bool late_repair : {true, false}) {
+    sim::SimOptions options = network(4, Pattern::Random, 0.1);
+    options.protocol.bound.late_repair = late_repair;
+    Training training(options);
+    if (late_repair) training.stream = 0;
+    for (int step = 0; step < 12; ++step) training.step();
+    CHECK(training.missed_for_good(12) > 0);
+    CHECK_EQ(training.network.stats(0).corrected_bytes, 0u);
+  }
+}
+
+TEST(owners_forget_when_nobody_wants_anything_any_more) {
+  sim::SimOptions options = network(3, Pattern::Random, 0.1);
+  Training training(options);
+  for (int step = 0; step < 12; ++step) training.step();
+  CHECK(training.network.settle(Duration::millis(10'000)));
+  for (Rank rank = 0; rank < 3; ++rank) CHECK(!training.network.endpoint(rank).wants_late_packets());
+  for (Rank rank = 0; rank < 3; ++rank) CHECK_EQ(training.network.endpoint(rank).archived_bytes(), 0u);
+}
+
+TEST(a_gather_gives_everybody_all_parts_and_keeps_what_does_not_come) {
+  constexpr Rank kRanks = 4;
+  for (const double share : {0.0, 0.2}) {
+    Training training(network(kRanks, Pattern::Random, share));
+    for (std::uint32_t step = 0; step < kWarmup; ++step) training.step();
+    std::vector<std::vector<float>> data(kRanks);
+    sim::Collective collective;
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      data[rank].assign(kElements, static_cast<float>(rank + 1));
+      collective.calls.push_back({{kElements, DType::Float32, ReduceOp::Gather, true},
+                                  reinterpret_cast<std::byte*>(data[rank].data())});
+    }
+    const sim::RunResult result = training.network.run({collective}, Duration::millis(60'000));
+    CHECK(result.finished);
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      const Report& report = *result.reports[0][rank];
+      CHECK_EQ(report.reduced_lost_bytes > 0, share > 0);
+      std::vector<bool> missing(kElements, false);
+      for (const Hole& hole : report.holes) {
+        for (std::size_t byte = hole.begin; byte < hole.begin + hole.bytes; byte += 4)
+          missing[byte / 4] = true;
+      }
+      std::size_t wrong = 0;
+      for (std::uint32_t i = 0; i < kElements; ++i) {
+        const auto owner = static_cast<float>(i / (kElements / kRanks) + 1);
+        wrong += data[rank][i] != (missing[i] ? static_cast<float>(rank + 1) : owner) ? 1 : 0;
+      }
+      CHECK_EQ(wrong, std::size_t{0});
+    }
+  }
+}
+
+TEST(the_rank_that_sends_no_numbers_is_named) {
+  sim::Network network(::network(3, Pattern::Random, 0));
+  std::vector<std::vector<float>> data(3, std::vector<float>(kElements, 1));
+  std::fill(data[1].begin(), data[1].end(), std::numeric_limits<float>::quiet_NaN());
+  sim::Collective collective;
+  for (auto& mine : data) {
+    collective.calls.push_back(
+        {{kElements, DType::Float32, ReduceOp::Mean, true}, reinterpret_cast<std::byte*>(mine.data())});
+  }
+  const sim::RunResult result = network.run({collective}, Duration::millis(60'000));
+  for (const auto& report : result.reports[0]) CHECK(report->non_finite == std::vector<Rank>{1});
+}
+
+RUN_TESTS()
