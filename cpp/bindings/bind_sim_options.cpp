@@ -173,10 +173,11 @@ void bind_sim_options(nb::module_& m) {
       .def(
           "set_doom",
           [](SimOptions& o, const std::string& pattern, double share, double burst_packets,
-             std::uint64_t first_operation) {
-            o.doom = {doom_pattern(pattern), share, burst_packets, first_operation};
+             std::uint64_t first_operation, std::uint32_t least_elements) {
+            o.doom = {doom_pattern(pattern), share, burst_packets, first_operation, least_elements};
           },
-          nb::arg("pattern"), nb::arg("share"), nb::arg("burst_packets"), nb::arg("first_operation"))
+          nb::arg("pattern"), nb::arg("share"), nb::arg("burst_packets"), nb::arg("first_operation"),
+          nb::arg("least_elements"))
       .def_rw("coalesce", &SimOptions::coalesce)
       .def_rw("receive_buffer_bytes", &SimOptions::receive_buffer_bytes)
       .def_rw("max_events", &SimOptions::max_events);

@@ -293,7 +293,7 @@ Time Endpoint::give_up_time(const Operation& operation) const {
 }
 
 void Endpoint::request_missing(Time now, Operation& operation) {
-  if (!config_.bound.repair && operation.bound()) return;
+  if (!operation.repairs() && operation.bound()) return;
   for (Rank peer = 0; peer < config_.size; ++peer) {
     if (peer == config_.rank || peers_[peer].left || (operation.bound() && peers_[peer].absent)) continue;
     if (operation.owned().waits_for(peer)) request_flow(now, operation, peer, PacketType::Contribution);

@@ -13,6 +13,8 @@ constexpr std::int64_t kRepairRounds = 4;
 /// time.
 constexpr std::uint64_t kNearlyInStep = 1;
 constexpr std::int64_t kHurry = 8;
+/// A part of an operation's time: without any news for longer than that it was not the network's speed.
+constexpr std::int64_t kIdleDivisor = 5;
 /// Requests that may be in vain when most others are through.
 constexpr std::int64_t kGraceRounds = 2;
 
@@ -45,11 +47,12 @@ void Endpoint::check_deadlines(Time now, Operation& operation) {
     return conclude(now, operation);
   }
   if (operation.contributions_due() <= now) operation.close_due_contributions(now);
-  const Duration repair = config_.bound.repair ? repair_wait() : Duration{};
-  if (operation.early_due(repair) <= now && operation.close_early()) return conclude(now, operation);
+  const Duration repair = operation.repairs() ? repair_wait() : Duration{};
+  const Time early_due = operation.patience_bytes() == 0 ? operation.early_due(repair) : Time::never();
+  if (early_due <= now && operation.close_early()) return conclude(now, operation);
   schedule(operation.hard_deadline());
   schedule(operation.contributions_due());
-  schedule(operation.early_due(repair));
+  schedule(early_due);
   finish_if_complete(now, operation);
 }
 
@@ -101,7 +104,7 @@ void Endpoint::catch_up(Time now, Operation& operation, std::uint64_t operations
 /// When most are through, the rest ends soon after: who took its full time would start the next operation as
 /// late as it started this one, and be waited for in vain again and again.
 void Endpoint::hurry_after_others(Time now, Operation& operation) {
-  if (!operation.bound()) return;
+  if (!operation.bound() || operation.patience_bytes() != 0) return;
   Rank through = 0;
   for (Rank rank = 0; rank < config_.size; ++rank) {
     const bool counts = rank != config_.rank && peers_[rank].present();
@@ -188,10 +191,15 @@ void Endpoint::learn(Time now, const Operation& operation, const Report& report)
   // The time that a missing rank cost, or that answers to a latecomer took, says nothing about the network.
   const bool ended_by_time = operation.closed_by() != ClosedBy::Complete;
   if (operation.catches_up || (ended_by_time && waited_in_vain)) return;
-  const Time end = ended_by_time ? operation.progress_at() : now;
+  // Where nothing came for long, more time would not have helped: what is missing will never come. Learning
+  // from it would make the bound longer each time, for ever.
+  const Operation::Idle idle = operation.longest_idle(now);
+  const Duration elapsed = now - operation.started();
+  const bool hopeless = ended_by_time && idle.length > std::max(repair_wait(), elapsed / kIdleDivisor);
+  const Time end = hopeless ? idle.begin : ended_by_time ? operation.progress_at() : now;
   const Duration skew = std::min(operation.skew(), end - operation.started());
-  timeouts_.learn({operation.bytes() + operation.bytes_ahead, end - operation.started() - skew, arrived, skew,
-                   static_cast<double>(late_bytes_) / bytes});
+  timeouts_.learn({operation.bytes() + operation.bytes_ahead, end - operation.started() - skew,
+                   hopeless ? 1.0 : arrived, skew, static_cast<double>(late_bytes_) / bytes});
   late_bytes_ = 0;
 }
 

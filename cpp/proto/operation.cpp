@@ -42,6 +42,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       data_(data),
       stream_(options.stream),
       patience_bytes_(options.patience_bytes),
+      repairs_(config.bound.repair || options.repairs),
       weight_(options.weight),
       fills_with_zero_(!options.keep_missing && descriptor.op != ReduceOp::Gather),
       started_(now),
@@ -79,7 +80,7 @@ std::uint32_t Operation::accept_contribution(Time now, const Run& run) {
   owned_.note_ack(from, run.header.ack);
   if ((run.header.flags & kFlagLast) != 0) owned_.flow(from).mark_last();
   const std::uint32_t fresh = owned_.accept(now, from, run.header.offset / owned_.shard().payload_bytes, run);
-  if (fresh != 0) progress_at_ = now;
+  if (fresh != 0) note_progress(now);
   return fresh;
 }
 
@@ -97,10 +98,20 @@ std::uint32_t Operation::accept_reduced(Time now, const Run& run) {
   if ((run.header.flags & kFlagLast) != 0) shard.flow().mark_last();
   const std::uint32_t packet = run.header.offset / shard.shard().payload_bytes;
   const std::uint32_t bytes = shard.accept(now, packet, run, schedule_.bytes() >= kStreamAboveBytes);
-  if (bytes != 0) progress_at_ = now;
+  if (bytes != 0) note_progress(now);
   lost_contribution_bytes_ += std::uint64_t{bytes} * run.header.count;
   if (shard.complete() && !written_off_[owner]) --foreign_incomplete_;
   return bytes;
+}
+
+void Operation::note_progress(Time now) {
+  longest_idle_ = longest_idle(now);
+  progress_at_ = now;
+}
+
+Operation::Idle Operation::longest_idle(Time now) const {
+  const Duration idle = now - progress_at_;
+  return idle > longest_idle_.length ? Idle{progress_at_, idle} : longest_idle_;
 }
 
 bool Operation::next_reduced(const std::vector<Peer>& peers, OutgoingBatch& batch) {

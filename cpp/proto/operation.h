@@ -26,8 +26,10 @@ struct StartOptions {
   /// Names the sequence of operations on the same buffer; 0: none. What one of them lacks and comes later is
   /// added to the next.
   std::uint32_t stream = 0;
-  /// Its time limit is that of an operation which is so many bytes larger.
+  /// Its time limit is that of an operation which is so many bytes larger, and it never ends early.
   std::size_t patience_bytes = 0;
+  /// Asks for lost packets again, also where other operations with a deadline do not.
+  bool repairs = false;
 };
 
 /// The time limits of one operation.
@@ -54,6 +56,7 @@ class Operation {
   std::byte* data() const { return data_; }
   std::uint32_t stream() const { return stream_; }
   std::size_t patience_bytes() const { return patience_bytes_; }
+  bool repairs() const { return repairs_; }
   std::uint16_t weight() const { return weight_; }
   bool abstains() const { return weight_ == 0; }
   bool gathers() const { return descriptor_.op == ReduceOp::Gather; }
@@ -111,6 +114,12 @@ class Operation {
   const std::optional<Bound>& bound() const { return bound_; }
   /// When the last packet came that was of use.
   Time progress_at() const { return progress_at_; }
+  /// The longest time without one, until `now`.
+  struct Idle {
+    Time begin;
+    Duration length;
+  };
+  Idle longest_idle(Time now) const;
   Time hard_deadline() const { return started_ + bound_->hard; }
   /// When contributions have to be given up so that what was reduced still gets everywhere in time: the more
   /// is unreduced, the earlier. Never, when nothing is.
@@ -146,6 +155,7 @@ class Operation {
 
  private:
   void label(OutgoingBatch& batch, PacketType type, Rank shard_index) const;
+  void note_progress(Time now);
   bool all_owners_seen_last() const;
   std::vector<Hole> holes() const;
   bool open(Rank owner) const { return !written_off_[owner] && !foreign_[owner].complete(); }
@@ -157,11 +167,13 @@ class Operation {
   std::byte* data_;
   std::uint32_t stream_;
   std::size_t patience_bytes_;
+  bool repairs_;
   std::uint16_t weight_;
   bool fills_with_zero_;
   Time started_;
   Time deadline_;
   Time progress_at_;
+  Idle longest_idle_;
   Schedule schedule_;
   OwnedShard owned_;
   std::vector<ForeignShard> foreign_;  // by owner; ours stays empty

@@ -44,7 +44,8 @@ bool Doom::strikes(std::span<const std::byte> packet, Rank to, std::uint64_t com
   const Header& header = *decoded.header;
   if (header.operation < static_cast<std::uint32_t>(completed))
     return false;  // a simulation has fewer than 2^32
-  if (!is_data(header.type) || !header.descriptor.bounded || header.operation < options_.first_operation)
+  if (!is_data(header.type) || !header.descriptor.bounded || header.operation < options_.first_operation ||
+      header.descriptor.elements < options_.least_elements)
     return false;
   const Stream stream{header.operation, header.type, header.sender, to};
   auto found = struck_.find(stream);

@@ -38,6 +38,8 @@ struct Call {
   bool follows = false;       // `start` is after the end of this rank's operation before, as in training
   std::uint32_t stream = 0;   // see StartOptions
   bool keep_missing = false;
+  std::size_t patience_bytes = 0;
+  bool repairs = false;
 };
 
 /// One all-reduce: a call for each rank.

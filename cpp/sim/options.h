@@ -89,6 +89,7 @@ struct DoomOptions {
   double share = 0;
   double burst_packets = 8;           // mean length
   std::uint64_t first_operation = 0;  // before it nothing is lost: a warm-up has no deadline
+  std::uint32_t least_elements = 0;   // shorter operations are spared
 };
 
 struct SimOptions {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PeerError,
         PeerLeftError,
         TooFewRanksError,
+        TrainingHaltedError,
     )
     from .exactness import exact
     from .membership import MembershipEvent
@@ -56,6 +57,7 @@ _HOME = {
     "PeerError": "errors",
     "PeerLeftError": "errors",
     "TooFewRanksError": "errors",
+    "TrainingHaltedError": "errors",
     "exact": "exactness",
     "MembershipEvent": "membership",
     "on_membership": "process_group",
@@ -89,6 +91,7 @@ __all__ = [
     "StepReport",
     "TcpStore",
     "TooFewRanksError",
+    "TrainingHaltedError",
     "__version__",
     "attach",
     "exact",

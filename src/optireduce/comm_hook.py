@@ -7,7 +7,7 @@ text.
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -17,15 +17,19 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from . import _core
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
-from .dtypes import DTYPES, OPS, Op
+from .dtypes import DTYPES, OPS, DType, Op
 from .errors import ClosedError, ConnectError
+from .hadamard import Encoded, Switch, may_help
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES
 from .rendezvous import store_host
-from .report import Report, StepReport, step_report
+from .report import PeerLoss, Report, StepReport, lost_by_peer, step_report
+from .resync import Resync, effective_steps
+from .safeguard import Safeguard, Statement, Verdict
 from .transport import Operation, Transport
 from .work import future_of
 
@@ -36,6 +40,8 @@ def attach(
     ddp_model: DistributedDataParallel,
     config: Config | None = None,
     process_group: dist.ProcessGroup | None = None,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> "Session":
     """Average the gradients of ``ddp_model`` in an engine of its own; everything else stays with its process
     group.
@@ -44,13 +50,16 @@ def attach(
     model's by default; Gloo, NCCL or optireduce) is used to find the other ranks. Works with ``no_sync``,
     ``find_unused_parameters``, ``static_graph`` and ``gradient_as_bucket_view``.
 
+    With the ``optimizer`` that trains the model, replicas are kept together (``Config.resync_steps``), and
+    steps that lost too much are skipped on all ranks (``Config.skip_above``): both hook into its ``step``.
+
     Buckets on a GPU are copied to the CPU and back, which waits for the GPU; this path has not been run on
     hardware.
     """
     if not isinstance(ddp_model, DistributedDataParallel):
         raise TypeError(f"ddp_model is a {type(ddp_model).__name__}: it must be a DistributedDataParallel")
     group = process_group or ddp_model.process_group
-    session = Session(group, config or Config.from_env())
+    session = Session(group, config or Config.from_env(), ddp_model, optimizer)
     ddp_model.register_comm_hook(session, average_bucket)
     return session
 
@@ -58,7 +67,13 @@ def attach(
 class Session:
     """The gradient exchange of one DDP model; made by :func:`attach`."""
 
-    def __init__(self, group: dist.ProcessGroup, config: Config) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        config: Config,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
         exchange = _GroupExchange(group)
         self._transport = Transport(exchange, config, _timeout_of(group), store_host(_store_of(group)))
         self._pool = CompletionPool()
@@ -69,17 +84,76 @@ class Session:
         self.size = self._transport.size
         self._lock = threading.Lock()
         self._steps = 0
+        self._encodings = 0
         self._step = _OpenStep(0)
         self._last_step: StepReport | None = None
+        self._losses: dict[int, PeerLoss] = {}
+        self._optimizer = optimizer
+        late_repair = config.repair and config.late_repair
+        resyncs = optimizer is not None and self.size > 1
+        steps = effective_steps(config.resync_steps, late_repair) if resyncs else 0
+        self._resync = (
+            Resync(self._transport, steps, lambda: _kept_equal(model, optimizer, config)) if steps else None
+        )
+        self._hadamard = Switch(config.hadamard, may_help(optimizer, late_repair, bool(steps)))
+        self._safeguard = Safeguard(config.skip_above, config.halt_after)
+        self._statement: Statement | None = None  # about the last step
+        self._last_verdict: Verdict | None = None
+        if optimizer is not None:
+            hook = optimizer.register_step_pre_hook(_before_step(weakref.ref(self)))
+            weakref.finalize(self, hook.remove)
 
     @property
     def last_step(self) -> StepReport | None:
         """The newest training step whose gradients have all arrived; None before the first."""
         return self._last_step
 
+    @property
+    def last_verdict(self) -> Verdict | None:
+        """What all ranks know about the last step that they agreed on: what it lost, on which ranks, and who
+        sent infinities or NaNs. None without an optimizer or should_step()."""
+        return self._last_verdict
+
+    @property
+    def drift(self) -> float | None:
+        """How far this replica had drifted from the others, relative to the size of its parameters, when its
+        parts were last replaced. None before all of them were once, or without an optimizer."""
+        return None if self._resync is None else self._resync.drift
+
     def stats(self) -> dict[str, Any]:
-        """Counters of the engine since attach()."""
-        return self._transport.stats()
+        """Counters of the engine since attach(), and what the safeguards did."""
+        return self._transport.stats() | {
+            "drift": self.drift,
+            "skipped_steps": self._safeguard.skipped_steps,
+            "unknown_verdicts": self._safeguard.unknown_verdicts,
+            "hadamard": self._hadamard.on,
+        }
+
+    def should_step(self) -> bool:
+        """Whether to call ``optimizer.step()`` after this backward pass: False, on all ranks, if it lost more
+        than ``skip_above``. Raises TrainingHaltedError after ``halt_after`` such steps in a row.
+
+        For loops that did not give attach() their optimizer. Collective: call it once for each backward pass,
+        on every rank.
+        """
+        self._require_open()
+        if self._last_step is None:
+            return True
+        statement = self._statement or Statement(self._transport, self._last_step, self._losses)
+        self._statement = None
+        verdict = self._last_verdict = statement.verdict()
+        self._hadamard.learn(verdict.lost)
+        return self._safeguard.may_step(verdict, self._losses)
+
+    def before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """What attach() makes the optimizer call first: replace a part of the parameters, and drop the
+        gradients if this step is to be skipped, which makes optimizers do nothing."""
+        if not self._finalizer.alive:
+            return
+        if self._resync is not None:
+            self._resync.adopt()
+        if self._statement is not None and not self.should_step():
+            optimizer.zero_grad(set_to_none=True)
 
     def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
         """Call ``callback(MembershipEvent)`` whenever a rank is no longer waited for, or is back. See
@@ -115,15 +189,8 @@ class Session:
             )
         on_cpu = buffer.device.type == "cpu"
         host = buffer if on_cpu else buffer.cpu()
-        operation = self._transport.start(
-            host.data_ptr(),
-            host.numel(),
-            TORCH_DTYPES[host.dtype],
-            OPS["mean"],
-            gradient=True,
-            keep_alive=(buffer, host),
-            finish=None if on_cpu else lambda: _copy_to_device(buffer, host),
-        )
+        copy_to_device = None if on_cpu else lambda: _copy_to_device(buffer, host)
+        operation = self._start(host, bucket.index(), copy_to_device)
         return future_of(
             operation,
             buffer,
@@ -131,6 +198,35 @@ class Session:
             before=lambda: self._bucket_done(step, operation),
             devices=None if on_cpu else [buffer.device],
         )
+
+    def _start(self, host: torch.Tensor, bucket: int, then: Callable[[], None] | None) -> Operation:
+        """A bucket as it is, or encoded."""
+        dtype = TORCH_DTYPES[host.dtype]
+        encoded = self._encoded(host, dtype)
+
+        def finish(raw: _core.Report) -> None:
+            if encoded is not None:
+                encoded.decode(raw)
+            if then is not None:
+                then()
+
+        return self._transport.start(
+            (host if encoded is None else encoded.wire).data_ptr(),
+            (host if encoded is None else encoded.wire).numel(),
+            dtype if encoded is None else DTYPES["float32"],
+            OPS["mean"],
+            gradient=True,
+            stream=bucket + 1 if encoded is None else 0,  # other signs each time: nothing can be added later
+            keep_alive=(host, encoded),
+            finish=None if encoded is None and then is None else finish,
+        )
+
+    def _encoded(self, host: torch.Tensor, dtype: DType) -> Encoded | None:
+        if not self._hadamard.on or host.dtype == torch.float64:
+            return None
+        self._encodings += 1
+        seed = (self._transport.seed + self._encodings) % 2**64
+        return Encoded(host.data_ptr(), host.numel(), dtype, seed)
 
     def _require_open(self) -> None:
         if not self._finalizer.alive:
@@ -142,6 +238,8 @@ class Session:
         with self._lock:
             if bucket.index() == 0:
                 self._step = _OpenStep(self._steps)
+                if self._resync is not None:
+                    self._resync.begin()
             step = self._step
             step.started_buckets += 1
             if bucket.is_last():
@@ -152,8 +250,12 @@ class Session:
     def _bucket_done(self, step: "_OpenStep", operation: Operation) -> None:
         with self._lock:
             step.reports.append(operation.result())
-            if len(step.reports) == step.complete_at:
-                self._last_step = step.report()
+            if len(step.reports) != step.complete_at:
+                return
+            self._last_step = step.report()
+            self._losses = lost_by_peer(step.reports)
+            if self._optimizer is not None:
+                self._statement = Statement(self._transport, self._last_step, self._losses)
 
 
 @dataclass
@@ -173,6 +275,31 @@ class _OpenStep:
 def average_bucket(state: Session, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The DDP communication hook; torch requires the name and the annotation of ``bucket``."""
     return state.average(bucket)
+
+
+def _before_step(session: "weakref.ref[Session]") -> Callable[..., None]:
+    """The optimizer outlives a session that nobody holds any more."""
+
+    def hook(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        if (alive := session()) is not None:
+            alive.before_optimizer_step(optimizer)
+
+    return hook
+
+
+def _kept_equal(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, config: Config
+) -> Iterator[torch.Tensor]:
+    """Parameters and buffers, and if asked for the optimizer's state, in the same order everywhere."""
+    yield from model.parameters()
+    yield from (buffer for buffer in model.buffers() if buffer.is_floating_point())
+    if optimizer is None or not config.resync_optimizer:
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for _, value in sorted(optimizer.state.get(parameter, {}).items()):
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    yield value
 
 
 def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:

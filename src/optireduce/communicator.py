@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from .buffers import as_buffer
+from .buffers import Buffer, as_buffer
 from .config import Config
 from .dtypes import OPS, Op, op_code
 from .errors import ClosedError, ConfigError, OperationTimeout
@@ -15,7 +15,7 @@ from .exchange import StoreExchange
 from .membership import MembershipCallback
 from .rendezvous import Store, TcpStore, store_host
 from .report import Report
-from .transport import Operation, Transport
+from .transport import Finish, Operation, Transport
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 _MOST_WEIGHT = 65_535  # 16 bits in every packet
@@ -61,9 +61,14 @@ def start_all_reduce(transport: Transport, buffer: Any, op: Op, weight: int | No
         weight=1 if weight is None else weight,
         gradient=weight is not None,
         keep_alive=memory,
-        finish=memory.copy_back,
+        finish=_copies_back(memory),
     )
     return Handle(operation)
+
+
+def _copies_back(memory: Buffer) -> Finish | None:
+    copy_back = memory.copy_back
+    return None if copy_back is None else lambda _: copy_back()
 
 
 def _check_weight(weight: int | None, code: int) -> None:

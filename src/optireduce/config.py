@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from .errors import ConfigError
 
@@ -97,6 +97,27 @@ class Config:
     """Send the packets of operations with a deadline in another order each time, so that what comes too late
     is not always the same part of the model. False: in the order in which they lie in memory."""
 
+    resync_steps: int = 200
+    """With attach(..., optimizer=...): every parameter is sent again and adopted by all ranks once in so many
+    steps, 1/N of it by each rank, a little in every step; at most 50 without ``late_repair``. Fewer keep
+    replicas closer together and send more (200: 0.25 % of the traffic). 0: never, and they drift apart."""
+
+    resync_optimizer: bool = False
+    """Send the optimizer's state (momentum and the like) in the same way. Costs as much again for each of its
+    tensors; measured, it changes little."""
+
+    hadamard: Literal["off", "on", "auto"] = "auto"
+    """Send gradients as coefficients of a randomized Hadamard transform, which spreads a loss over many
+    entries. "auto": only where it helps: without late repair and resync, with an optimizer that does not
+    divide by the size of past gradients (SGD), while more than 1 % is lost. Needs attach()."""
+
+    skip_above: float = 0.5
+    """With attach(..., optimizer=...) or Session.should_step(): a step that lost more than this share of its
+    gradient, on average over the ranks, is skipped on all ranks. 1: never."""
+
+    halt_after: int = 10
+    """So many skipped steps in a row end with TrainingHaltedError, which names ranks and links."""
+
     absent_after: int = 3
     """A rank that contributes nothing to so many operations in a row is no longer waited for, until it is
     back. Fewer spares deadlines spent on a dead rank, and gives up a slow one sooner."""
@@ -160,6 +181,8 @@ _INTEGERS = {
     "bounded_min_bytes": (0, 2**62),
     "warmup_operations": (3, 10**6),
     "absent_after": (1, 10**6),
+    "resync_steps": (0, 10**9),
+    "halt_after": (1, 10**9),
     "min_ranks": (0, 65_535),
     "impairment_seed": (0, 2**63 - 1),
 }
@@ -170,10 +193,16 @@ _SECONDS = {
     "linger_seconds": (0.0, 600.0),
 }
 _OPTIONAL_SECONDS = {"timeout_seconds": (0.001, 1e7)}
-_PROBABILITIES = {"drop": (0.0, 0.95), "duplicate": (0.0, 1.0), "reorder": (0.0, 1.0)}
+_PROBABILITIES = {
+    "drop": (0.0, 0.95),
+    "duplicate": (0.0, 1.0),
+    "reorder": (0.0, 1.0),
+    "skip_above": (0.0, 1.0),
+}
 _RATIOS = {"bound_percentile": (50.0, 100.0), "bound_least": (1.0, 10.0), "bound_most": (1.0, 10.0)}
 _FLOATS = _SECONDS | _OPTIONAL_SECONDS | _PROBABILITIES | _RATIOS
-_BOOLEANS = {"bounded", "repair", "late_repair", "shuffle", "use_gso", "use_gro"}
+_BOOLEANS = {"bounded", "repair", "late_repair", "shuffle", "resync_optimizer", "use_gso", "use_gro"}
+_CHOICES = {"hadamard": ("off", "on", "auto")}
 _TEXTS = {"interface", "operation_log"}
 
 
@@ -193,6 +222,8 @@ def _check(name: str, value: object) -> None:
         _require(good and least <= value <= most, name, value, f"a number from {least:g} to {most:g}")  # type: ignore[operator]
     elif name in _BOOLEANS:
         _require(isinstance(value, bool), name, value, "True or False")
+    elif name in _CHOICES:
+        _require(value in _CHOICES[name], name, value, "one of " + ", ".join(map(repr, _CHOICES[name])))
     else:
         _require(isinstance(value, str), name, value, "a string")
 
@@ -220,7 +251,8 @@ def _parse(name: str, variable: str, text: str) -> object:
         return text.lower() in _TRUE
     if name == "interface":
         return text.split(",")[0].strip()  # Gloo takes a list; the first one is the one to use
-    if name in _TEXTS:
+    if name in _TEXTS or name in _CHOICES:
+        _check(name, text)
         return text
     wanted, convert = ("an integer", int) if name in _INTEGERS else ("a number", float)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._core import Engine, EngineOptions
 from .config import Config
@@ -20,10 +20,31 @@ from .version import version
 
 _TOKEN_BITS = 64
 # What decides when an operation ends, or whether it may: ranks that differ would each wait for another thing.
-_SAME_EVERYWHERE = ("bounded", "bounded_min_bytes", "warmup_operations", "min_ranks")
+_SAME_EVERYWHERE = (
+    "bounded",
+    "bounded_min_bytes",
+    "warmup_operations",
+    "min_ranks",
+    "repair",
+    "late_repair",
+    "shuffle",
+    "resync_steps",
+    "resync_optimizer",
+    "hadamard",
+    "skip_above",
+    "halt_after",
+)
 
 
-def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: str) -> Engine:
+class Connection(NamedTuple):
+    """What forming a group gives a rank."""
+
+    engine: Engine
+    seed: int
+    """The same on every rank, another in every session. No secret."""
+
+
+def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: str) -> Connection:
     """A connected engine, or an error on every rank that says which rank or path is at fault.
 
     ``arrive_seconds``: how long the slowest rank may take to get here. ``master``: see
@@ -37,7 +58,7 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
     step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
     connector = _Connector(exchange, config, addresses, int(hellos[0]["token"], 16))
     try:
-        return connector.run(step_seconds)
+        return Connection(connector.run(step_seconds), int(hellos[0]["seed"], 16))
     except BaseException:
         connector.abandon()
         raise
@@ -115,9 +136,8 @@ def _hello(rank: int, config: Config, master: str) -> dict[str, Any]:
         "settings": {name: getattr(config, name) for name in _SAME_EVERYWHERE},
     }
     if rank == 0:
-        hello["token"] = (
-            f"{secrets.randbits(_TOKEN_BITS):x}"  # text: JSON numbers are not exact to 64 bits everywhere
-        )
+        for name in ("token", "seed"):  # as text: JSON numbers are not exact to 64 bits everywhere
+            hello[name] = f"{secrets.randbits(_TOKEN_BITS):x}"
     return hello
 
 

@@ -55,5 +55,9 @@ class TooFewRanksError(PeerError):
     """Fewer than ``min_ranks`` ranks are there; ``ranks`` are those that are not."""
 
 
+class TrainingHaltedError(PeerError):
+    """Too many steps in a row lost too much; ``ranks`` are those whose packets were lost most."""
+
+
 class MismatchError(PeerError):
     """Ranks called different operations: another size, dtype or op."""

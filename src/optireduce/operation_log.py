@@ -24,6 +24,8 @@ incast                 senders at once that this rank asks for
 window_bytes           smallest window towards any peer
 rtt_ms                 largest smoothed round-trip time
 rate                   bytes per second that this rank sends
+corrected_bytes        bytes that earlier operations on the buffer had lost, added to this result
+non_finite             ranks that sent infinities or NaNs to this one
 repaired_bytes         bytes that came only after a repeated request
 error                  why it failed, or null
 =====================  ===================================================================================
@@ -150,6 +152,8 @@ def record(rank: int, ended_at: float, report: Report, error: str | None) -> dic
         "window_bytes": report.window_bytes,
         "rtt_ms": report.rtt_seconds * 1e3,
         "rate": report.rate_bytes_per_second,
+        "corrected_bytes": report.corrected_bytes,
+        "non_finite": list(report.non_finite),
         "repaired_bytes": report.repaired_bytes,
         "error": error,
     }

@@ -95,7 +95,7 @@ class OptiReduceGroup(ProcessGroup):
                 op,
                 timeout_seconds=timeout_seconds if timeout_seconds > 0 else self._default_timeout(),
                 keep_alive=(tensor, flat),
-                finish=copy_back,
+                finish=None if copy_back is None else lambda _: copy_back(),
             )
         except Exception as error:
             raise backend_error(error) from None

@@ -46,6 +46,11 @@ class Report:
     was taken over those that came; absent ranks are not counted."""
     reduced_lost_bytes: int = 0
     """Bytes of the result that never came back from the ranks that reduced them; they are zero."""
+    corrected_bytes: int = 0
+    """Bytes that an earlier operation on the same buffer had lost and that came since: they have been added
+    to this result."""
+    non_finite: tuple[int, ...] = ()
+    """Ranks that sent infinities or NaNs to this one, which reduces a part of the buffer."""
     lost_by_peer: Mapping[int, PeerLoss] = field(default_factory=dict, hash=False)
     """What each rank owed, for ranks that owed anything."""
     absent: tuple[int, ...] = ()
@@ -106,6 +111,10 @@ class StepReport:
     repaired_bytes: int = 0
     contributions_lost_bytes: int = 0
     reduced_lost_bytes: int = 0
+    corrected_bytes: int = 0
+    """Lost by earlier steps, added to this one's gradients."""
+    non_finite: tuple[int, ...] = ()
+    """Ranks that sent infinities or NaNs to this one."""
     timed_out: bool = False
     """Whether the deadline ended any bucket."""
     absent: tuple[int, ...] = ()
@@ -134,6 +143,8 @@ def report_of(raw: _core.Report) -> Report:
         closed_by=cast(ClosedBy, raw.closed_by),
         contributions_lost_bytes=raw.contributions_lost_bytes,
         reduced_lost_bytes=raw.reduced_lost_bytes,
+        corrected_bytes=raw.corrected_bytes,
+        non_finite=tuple(raw.non_finite),
         lost_by_peer={peer: PeerLoss(*lost) for peer, *lost in raw.lost_by_peer},
         absent=tuple(raw.absent),
         bound_seconds=raw.bound_seconds,
@@ -158,9 +169,21 @@ def step_report(step: int, reports: Iterable[Report], elapsed_seconds: float) ->
         repaired_bytes=sum(report.repaired_bytes for report in reports),
         contributions_lost_bytes=sum(report.contributions_lost_bytes for report in reports),
         reduced_lost_bytes=sum(report.reduced_lost_bytes for report in reports),
+        corrected_bytes=sum(report.corrected_bytes for report in reports),
+        non_finite=tuple(sorted({rank for report in reports for rank in report.non_finite})),
         timed_out=any(report.timed_out for report in reports),
         absent=tuple(sorted({rank for report in reports for rank in report.absent})),
     )
+
+
+def lost_by_peer(reports: Iterable[Report]) -> dict[int, PeerLoss]:
+    """What each rank owed in all of these operations."""
+    total: dict[int, PeerLoss] = {}
+    for report in reports:
+        for peer, lost in report.lost_by_peer.items():
+            before = total.get(peer, PeerLoss(0, 0))
+            total[peer] = PeerLoss(*(a + b for a, b in zip(before, lost, strict=True)))
+    return total
 
 
 def _share(lost: int, whole: int) -> float:

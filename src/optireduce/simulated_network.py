@@ -88,6 +88,8 @@ class Doom:
     share: float = 0.0
     burst_packets: float = 8.0
     """Mean length of a run."""
+    least_elements: int = 0
+    """Shorter operations are spared: they have time to repair everything."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,9 @@ def core_options(network: Network) -> _core.SimulationOptions:
         setattr(options, name, getattr(deadlines, name))
     options.min_ranks = min(deadlines.min_ranks, network.ranks)  # as for a real group
     doom = network.doom
-    options.set_doom(doom.pattern, doom.share, doom.burst_packets, network.warmup_operations)
+    options.set_doom(
+        doom.pattern, doom.share, doom.burst_packets, network.warmup_operations, doom.least_elements
+    )
     _add_paths(network, options)
     _add_rank_faults(network, options)
     return options

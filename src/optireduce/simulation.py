@@ -61,6 +61,10 @@ class Operation:
     the next. 0: what is lost stays lost."""
     keep_missing: bool = False
     """What does not come back reduced keeps the rank's own value, instead of becoming zero."""
+    patience_bytes: int = 0
+    """Its deadline is that of an operation so much larger."""
+    repairs: bool = False
+    """Asks for lost packets again even where the network's ``repair`` is off."""
 
 
 class Simulation:
@@ -153,6 +157,8 @@ def _calls(operation: Operation, buffers: list[Buffer]) -> list[_core.Simulation
             weight=weight,
             stream=operation.stream,
             keep_missing=operation.keep_missing,
+            patience_bytes=operation.patience_bytes,
+            repairs=operation.repairs,
         )
         for buffer, start, weight in zip(buffers, starts, weights, strict=True)
     ]

@@ -29,6 +29,8 @@ from .membership import Membership
 from .operation_log import OperationLog
 from .report import Report, report_of
 
+Finish = Callable[[_core.Report], None]
+
 # Native waits are cut into slices so that Ctrl-C reaches a thread that waits.
 _SLICE_SECONDS = 0.5
 # _core.Report.error_code; anything else but 0: closed, here or by a peer.
@@ -38,9 +40,7 @@ _TIMED_OUT, _MISMATCH, _TOO_FEW = 1, 2, 4
 class Operation:
     """One all-reduce in flight, and its outcome once somebody has waited for it. Any thread may wait."""
 
-    def __init__(
-        self, transport: Transport, number: int, keep_alive: object, finish: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, transport: Transport, number: int, keep_alive: object, finish: Finish | None) -> None:
         self._transport = transport
         self.number = number
         self._keep_alive = keep_alive  # the engine writes to this memory until the operation is done
@@ -95,7 +95,7 @@ class Operation:
                 return
             self._error = _error_of(raw)
             if self._error is None and self._finish is not None:
-                self._finish()
+                self._finish(raw)
             self._keep_alive = self._finish = None
             self._raw = raw
         self._transport.settled(self, raw)  # without the lock: it calls back into user code
@@ -109,7 +109,7 @@ class Transport:
         self.rank = exchange.rank
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
-        self.engine = connect(exchange, config, self.timeout_seconds, master)
+        self.engine, self.seed = connect(exchange, config, self.timeout_seconds, master)
         self.membership = Membership(self.engine.events, config.absent_after)
         self._log = OperationLog(config.operation_log, self.rank) if config.operation_log else None
         self._in_flight: dict[int, Operation] = {}
@@ -126,12 +126,18 @@ class Transport:
         timeout_seconds: float | None = None,
         weight: int = 1,
         gradient: bool = False,
+        stream: int = 0,
+        patience_bytes: int = 0,
+        repairs: bool = False,
         keep_alive: object = None,
-        finish: Callable[[], None] | None = None,
+        finish: Finish | None = None,
     ) -> Operation:
         """Begin an in-place all-reduce; the n-th call on every rank is the same operation.
 
         ``gradient``: certainly one, which may have a deadline however short it is.
+        ``stream``: not 0 where what comes too late may be added to the next operation with the same number.
+        ``patience_bytes``: its deadline is that of an operation so much larger. ``repairs``: ask for what is
+        lost even if ``Config.repair`` is off: not for gradients, but for what keeps ranks together.
         A mean divides by the sum of the ``weight`` of the ranks whose data came; 0: this rank gives nothing.
         ``keep_alive`` is held until the operation is done; ``finish`` runs once, when it has succeeded and
         before anybody is told.
@@ -143,7 +149,16 @@ class Transport:
                 raise ClosedError("the group is closed: no operation can be started")
             timeout_seconds = timeout_seconds or self.timeout_seconds
             number = self.engine.all_reduce(
-                pointer, elements, dtype.code, op, timeout_seconds, bounded, weight
+                pointer,
+                elements,
+                dtype.code,
+                op,
+                timeout_seconds,
+                bounded,
+                weight,
+                stream=stream,
+                patience_bytes=patience_bytes,
+                repairs=repairs,
             )
             operation = Operation(self, number, keep_alive, finish)
             self._in_flight[number] = operation

@@ -165,4 +165,16 @@ TEST(the_rank_that_sends_no_numbers_is_named) {
   for (const auto& report : result.reports[0]) CHECK(report->non_finite == std::vector<Rank>{1});
 }
 
+TEST(losses_that_no_time_can_mend_do_not_lengthen_the_bound) {
+  for (const Pattern pattern : {Pattern::Random, Pattern::Tail, Pattern::Bursts}) {
+    Training training(network(8, pattern, 0.3));
+    Duration first;
+    for (int step = 0; step < 300; ++step) {
+      training.step();
+      if (step == kWarmup + 1) first = training.reports[0]->policy.bound;
+    }
+    CHECK(training.reports[0]->policy.bound < first * 2);
+  }
+}
+
 RUN_TESTS()

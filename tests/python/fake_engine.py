@@ -59,8 +59,12 @@ class FakeEngine:
         timeout_seconds: float,
         bounded: bool,
         weight: int,
+        *,
+        stream: int,
+        patience_bytes: int,
+        repairs: bool,
     ) -> int:
-        self.calls.append(SimpleNamespace(elements=elements, bounded=bounded, weight=weight))
+        self.calls.append(SimpleNamespace(elements=elements, bounded=bounded, weight=weight, stream=stream))
         return len(self.calls) - 1
 
     def wait(self, operation: int, timeout_seconds: float) -> Any:

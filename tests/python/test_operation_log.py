@@ -31,6 +31,8 @@ def test_every_operation_is_a_line_with_all_fields(tmp_path: Path) -> None:
             elapsed_seconds=0.5,
             stood_still_seconds=0.25,
             repaired_bytes=11,
+            corrected_bytes=12,
+            non_finite=(6,),
             bounded=True,
             closed_by="deadline",
             contributions_lost_bytes=100,
@@ -71,6 +73,8 @@ def test_every_operation_is_a_line_with_all_fields(tmp_path: Path) -> None:
         "window_bytes": 6,
         "rtt_ms": 62.5,
         "rate": None,
+        "corrected_bytes": 12,
+        "non_finite": [6],
         "repaired_bytes": 11,
         "error": None,
     }

@@ -1,0 +1,94 @@
+"""The slow resync: in every step a small part of the parameters is sent by the rank that is its source in
+this step, and adopted by all others, so that replicas cannot drift apart for ever, whatever was lost and
+whatever the optimizer does with gradients.
+
+A part is read when a backward pass begins and adopted before the optimizer's next step. In between nobody
+changes parameters, so what is adopted is exact; and the exchange overlaps with the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import torch
+
+from .dtypes import DTYPES, GATHER
+from .replica import Difference, Replica
+from .resync_windows import ResyncWindows
+from .transport import Operation, Transport
+
+_REPAIRED_STEPS, _UNREPAIRED_STEPS = 10**9, 50
+
+
+def effective_steps(resync_steps: int, late_repair: bool) -> int:
+    """Without late repair replicas drift faster, and are brought together more often."""
+    return min(resync_steps, _REPAIRED_STEPS if late_repair else _UNREPAIRED_STEPS)
+
+
+class Resync:
+    """One rank's side. ``tensors`` is asked for the tensors that are kept equal, again when their number
+    changes (an optimizer makes its state in its first step)."""
+
+    def __init__(
+        self, transport: Transport, steps: int, tensors: Callable[[], Iterable[torch.Tensor]]
+    ) -> None:
+        self._transport = transport
+        self._steps = steps
+        self._tensors = tensors
+        self._count = -1
+        self._step = 0
+        self._under_way: tuple[Operation, slice, torch.Tensor] | None = None
+        self._found: deque[Difference] = deque()
+
+    @property
+    def drift(self) -> float | None:
+        """How far this replica was from the others when parts of it were last replaced: the norm of the
+        differences over the norm of the parameters. None before the first full round."""
+        if len(self._found) < (self._found.maxlen or 1):
+            return None
+        difference = sum(found.difference for found in self._found)
+        size = sum(found.size for found in self._found)
+        sent_by_us = 1 / self._transport.size  # these parts cannot differ
+        return math.sqrt(difference / (size * (1 - sent_by_us))) if size > 0 else 0.0
+
+    def begin(self) -> None:
+        """Send and request this step's part. To be called on every rank, in the same order among all
+        operations."""
+        tensors = list(self._tensors())
+        if len(tensors) != self._count:
+            self._lay_out(tensors)
+        window = self._windows.window(self._step)
+        self._step += 1
+        buffer = torch.zeros(self._windows.size, dtype=torch.float64)
+        self._replica.read(window, buffer)
+        operation = self._transport.start(
+            buffer.data_ptr(),
+            buffer.numel(),
+            DTYPES["float64"],
+            GATHER,
+            gradient=True,
+            repairs=True,
+            keep_alive=buffer,
+        )
+        self._under_way = (operation, window, buffer)
+
+    def adopt(self) -> None:
+        """Wait for the part that is under way and put it in place. Only while nobody computes with the
+        parameters."""
+        if self._under_way is None:
+            return
+        operation, window, buffer = self._under_way
+        self._under_way = None
+        operation.wait()
+        operation.result()
+        with torch.no_grad():
+            self._found.append(self._replica.write(window, buffer))
+
+    def _lay_out(self, tensors: list[torch.Tensor]) -> None:
+        self._count = len(tensors)
+        self._replica = Replica(tensors)
+        self._windows = ResyncWindows(max(self._replica.words, 1), self._transport.size, self._steps)
+        rounds = -(-self._windows.elements // self._windows.size)
+        self._found = deque(maxlen=rounds)

@@ -1,0 +1,168 @@
+"""attach(..., optimizer=...): replicas that stay together, and steps that are skipped together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch_ranks import CONFIG, process_group
+
+import optireduce
+from optireduce import Config
+
+OnRanks = Callable[..., list[Any]]
+WIDTH = 64
+QUIET = replace(CONFIG, warmup_operations=3)
+
+
+def trainer(
+    config: Config, learning_rate: float = 0.05, optimizer_type: Any = torch.optim.SGD
+) -> tuple[Any, Any, Any]:
+    torch.manual_seed(3)
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    )
+    optimizer = optimizer_type(model.parameters(), lr=learning_rate)
+    return model, optimizer, optireduce.attach(model, config, optimizer=optimizer)
+
+
+def step(rank: int, number: int, model: Any, optimizer: Any, factor: float = 1.0) -> None:
+    data = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1000 * rank + number))
+    (factor * (model(data) - data).square().mean()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).clone()
+
+
+def replicas_that_differ(rank: int, size: int, directory: str) -> tuple[Any, ...]:
+    with process_group("gloo", rank, size, directory):
+        model, optimizer, session = trainer(replace(QUIET, resync_steps=5), learning_rate=0.0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01 * rank)
+        before = flat(model)
+        drifts = []
+        for number in range(25):
+            step(rank, number, model, optimizer)
+            drifts.append(session.drift)
+        session.close()
+        return before, flat(model), drifts
+
+
+def test_replicas_that_differ_become_equal_without_a_step_of_more_than_a_part(on_ranks: OnRanks) -> None:
+    found = on_ranks(4, replicas_that_differ)
+    before, after, drifts = zip(*found, strict=True)
+    assert not torch.equal(before[0], before[1])
+    for rank in range(1, 4):
+        assert torch.equal(after[0], after[rank])
+    assert all(rank[0] is None for rank in drifts)  # not all parts have been compared yet
+    assert all(rank[-1] == 0.0 for rank in drifts)
+    assert max(drift for rank in drifts for drift in rank if drift is not None) > 1e-3
+
+
+def training_without_losses(rank: int, size: int, directory: str) -> tuple[Any, ...]:
+    results = []
+    for label, options in (("with", {}), ("without", {"resync_steps": 0, "skip_above": 1.0})):
+        with process_group("gloo", rank, size, directory, label=label):
+            model, optimizer, session = trainer(replace(QUIET, **options), optimizer_type=torch.optim.Adam)
+            for number in range(12):
+                step(rank, number, model, optimizer)
+            results.append((flat(model), session.stats()))
+            session.close()
+    return tuple(results)
+
+
+def test_where_nothing_is_lost_nothing_changes(on_ranks: OnRanks) -> None:
+    found = on_ranks(3, training_without_losses)
+    for (kept, stats), (plain, _) in found:
+        assert torch.equal(kept, plain)
+        assert torch.equal(kept, found[0][0][0])
+        assert stats["skipped_steps"] == stats["unknown_verdicts"] == 0
+        assert stats["drift"] is None or stats["drift"] == 0.0
+
+
+def lossy_training(rank: int, size: int, directory: str) -> tuple[Any, ...]:
+    config = replace(
+        QUIET, mtu=576, repair=False, drop=0.1, impairment_seed=rank + 1, skip_above=0.05, halt_after=4
+    )
+    with process_group("gloo", rank, size, directory):
+        model, optimizer, session = trainer(config)
+        for number in range(10):  # the warm-up loses nothing: its operations repair
+            before = flat(model)
+            try:
+                step(rank, number, model, optimizer)
+            except optireduce.TrainingHaltedError as error:
+                skipped = session.stats()["skipped_steps"]
+                session.close()
+                return torch.equal(before, flat(model)), skipped, str(error)
+        session.close()
+        return False, 0, "never halted"
+
+
+def test_steps_that_lose_too_much_are_skipped_by_all_and_end_training(on_ranks: OnRanks) -> None:
+    for unchanged, skipped, error in on_ranks(3, lossy_training):
+        assert "4 steps in a row lost more than skip_above = 5%" in error
+        assert unchanged
+        assert skipped >= 4
+
+
+def training_with_nan(rank: int, size: int, directory: str) -> Any:
+    with process_group("gloo", rank, size, directory):
+        model, optimizer, session = trainer(QUIET)
+        for number in range(3):
+            step(rank, number, model, optimizer, factor=float("nan") if rank == 1 and number == 2 else 1.0)
+        verdict = session.last_verdict
+        session.close()
+        return verdict
+
+
+def test_the_rank_that_sends_nan_is_named_on_all(on_ranks: OnRanks) -> None:
+    for verdict in on_ranks(3, training_with_nan):
+        assert verdict.non_finite == (1,)
+        assert verdict.lost == 0.0
+
+
+def asks_itself(rank: int, size: int, directory: str) -> Any:
+    with process_group("gloo", rank, size, directory):
+        torch.manual_seed(3)
+        model = DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
+        session = optireduce.attach(
+            model, replace(QUIET, mtu=576, repair=False, drop=0.1, skip_above=0.05, hadamard="off")
+        )
+        answers = [session.should_step()]  # before any step
+        for number in range(8):
+            model(torch.randn(4, WIDTH)).sum().backward()
+            answers.append(session.should_step())
+        session.close()
+        return answers
+
+
+def test_a_loop_may_ask_whether_to_step(on_ranks: OnRanks) -> None:
+    found = on_ranks(2, asks_itself)
+    assert found[0][0] is True
+    assert False in found[0]
+
+
+def states_that_differ(rank: int, size: int, directory: str) -> list[float]:
+    config = replace(QUIET, resync_steps=3, resync_optimizer=True)
+    with process_group("gloo", rank, size, directory):
+        model, optimizer, session = trainer(config, 0.0, torch.optim.AdamW)
+        for number in range(12):
+            step(rank, number, model, optimizer)
+            if number == 2:
+                for state in optimizer.state.values():
+                    state["exp_avg"].add_(rank)
+        session.close()
+        return [value for state in optimizer.state.values() for value in state["exp_avg"].flatten().tolist()]
+
+
+def test_the_optimizers_state_is_kept_equal_if_asked(on_ranks: OnRanks) -> None:
+    first, second = on_ranks(2, states_that_differ)
+    assert first == second

@@ -1,0 +1,93 @@
+"""Which parts of a model are sent again when, and how pieces of its tensors are read and replaced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optireduce.replica import Replica
+from optireduce.resync import effective_steps
+from optireduce.resync_windows import ResyncWindows
+
+
+@given(
+    elements=st.integers(1, 5_000),
+    ranks=st.integers(1, 9),
+    steps=st.integers(1, 300),
+    least=st.integers(1, 50),
+)
+def test_every_element_is_visited_once_a_round(elements: int, ranks: int, steps: int, least: int) -> None:
+    windows = ResyncWindows(elements, ranks, steps, least)
+    rounds = -(-elements // windows.size)
+    assert rounds <= steps
+    visited = [0] * elements
+    for step in range(rounds):
+        window = windows.window(step)
+        assert 0 < window.stop - window.start <= windows.size
+        for element in range(window.start, window.stop):
+            visited[element] += 1
+    assert visited == [1] * elements
+    assert windows.window(rounds) == windows.window(0)
+
+
+def test_a_quarter_of_a_percent_of_the_traffic() -> None:
+    """An all-reduce moves every word twice, a resync once."""
+    windows = ResyncWindows(elements=1_000_000, ranks=8, steps=200)
+    assert windows.size / (2 * windows.elements) == pytest.approx(0.0025)
+
+
+def test_windows_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="steps = 0 is not usable"):
+        ResyncWindows(10, 2, 0)
+
+
+def test_without_late_repair_replicas_are_brought_together_more_often() -> None:
+    assert effective_steps(200, late_repair=True) == 200
+    assert effective_steps(200, late_repair=False) == 50
+    assert effective_steps(20, late_repair=False) == 20
+    assert effective_steps(0, late_repair=False) == 0
+
+
+def tensors() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.randn(3, 5, generator=generator),
+        torch.randn(7, generator=generator).to(torch.bfloat16),
+        torch.randn(2, 3, 4, 5, generator=generator).to(memory_format=torch.channels_last),
+        torch.randn(6, 4, generator=generator).t(),
+        torch.randn(3, dtype=torch.float64, generator=generator),
+        torch.arange(5),
+        torch.randn((), generator=generator),
+    ]
+
+
+@given(part=st.integers(1, 40))
+def test_pieces_make_up_the_whole(part: int) -> None:
+    source, target = tensors(), [torch.zeros_like(tensor) for tensor in tensors()]
+    replica, copy = Replica(source), Replica(target)
+    for begin in range(0, replica.words, part):
+        window = slice(begin, min(begin + part, replica.words))
+        words = torch.zeros(part, dtype=torch.float64)
+        replica.read(window, words)
+        copy.write(window, words)
+    for mine, theirs in zip(source, target, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_only_the_window_changes_and_the_difference_is_told() -> None:
+    mine = [torch.zeros(100), torch.full((100,), 3.0)]
+    replica = Replica(mine)
+    words = torch.full((10,), 0.0, dtype=torch.float64)
+    words.view(torch.float32)[:] = 7.0
+    found = replica.write(slice(45, 55), words)  # the last 10 of one tensor, the first 10 of the next
+    assert mine[0].tolist() == [0.0] * 90 + [7.0] * 10
+    assert mine[1].tolist() == [7.0] * 10 + [3.0] * 90
+    assert found.difference == 10 * 7.0**2 + 10 * 4.0**2
+    assert found.size == 10 * 3.0**2
+
+
+def test_tensors_with_gaps_are_refused() -> None:
+    with pytest.raises(ValueError, match="has gaps in memory"):
+        Replica([torch.zeros(4, 4)[:, :2]])
