@@ -74,7 +74,8 @@ def relative_error(values: npt.ArrayLike, exact: Floats) -> float:
 def block_norms(values: npt.ArrayLike, shape: Layout) -> reference.Doubles:
     padded = np.zeros(shape.blocks * shape.block)
     padded[: shape.elements] = np.asarray(values, np.float64)
-    return np.linalg.norm(padded.reshape(-1, shape.block), axis=1)
+    norms: reference.Doubles = np.linalg.norm(padded.reshape(-1, shape.block), axis=1)
+    return norms
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -210,7 +211,7 @@ def test_misuse_of_encode_is_refused_by_name(change: dict[str, int], message: st
 )
 def test_misuse_of_decode_is_refused_by_name(change: dict[str, Any], message: str) -> None:
     encoded, out = np.zeros(128, np.float32), np.zeros(100, np.float32)
-    arguments = {
+    arguments: dict[str, Any] = {
         "dtype": 0, "encoded": encoded.ctypes.data, "elements": 100, "block": 1024, "seed": 1,
         "lost": [], "cap": CAP, "out": out.ctypes.data,
     }  # fmt: skip

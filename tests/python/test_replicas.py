@@ -137,7 +137,7 @@ def asks_itself(rank: int, size: int, directory: str) -> Any:
             model, replace(QUIET, mtu=576, repair=False, drop=0.1, skip_above=0.05, hadamard="off")
         )
         answers = [session.should_step()]  # before any step
-        for number in range(8):
+        for _ in range(8):
             model(torch.randn(4, WIDTH)).sum().backward()
             answers.append(session.should_step())
         session.close()
