@@ -47,8 +47,9 @@ Shard Schedule::shard(Rank index) const {
   const std::size_t end = std::min(bytes_, begin + shard_bytes_);
   const auto bytes = static_cast<std::uint32_t>(end - begin);
   const std::uint32_t full = bytes / payload_bytes_;
-  return {begin, bytes, payload_bytes_, chunk_packets_for(payload_bytes_),
-          order_seed_ == 0 ? PacketOrder::in_place(full) : PacketOrder::shuffled(full, order_seed_)};
+  const std::uint32_t unit = chunk_packets_for(payload_bytes_);
+  return {begin, bytes, payload_bytes_, unit,
+          order_seed_ == 0 ? PacketOrder::in_place(full) : PacketOrder::shuffled(full, unit, order_seed_)};
 }
 
 std::size_t Schedule::max_bytes(Rank size) {

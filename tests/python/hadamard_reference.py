@@ -33,12 +33,16 @@ class Layout:
 
 
 def layout(elements: int, block: int = 1024) -> Layout:
-    """The stride is the number of blocks, or an odd number of cache lines where that is nearly the same."""
+    """The stride is the number of blocks, or an odd number of cache lines where that is nearly the same; two
+    lines more next to a power of two."""
     while block > SMALLEST_BLOCK and block // 2 >= elements:
         block //= 2
     blocks = -(-elements // block)
-    stride = (-(-blocks // LINE) | 1) * LINE
-    return Layout(elements, block, stride if (stride - blocks) * 128 <= blocks else blocks)
+    odd = -(-blocks // LINE) | 1
+    next_to_power = (odd - 1).bit_count() == 1
+    candidates = [(odd + 2) * LINE] * next_to_power + [odd * LINE]
+    cheap = [stride for stride in candidates if (stride - blocks) * 64 <= blocks]
+    return Layout(elements, block, [*cheap, blocks][0])
 
 
 def signs(shape: Layout, seed: int) -> Doubles:
