@@ -4,12 +4,14 @@
 namespace nb = nanobind;
 
 void bind_kernels(nb::module_& m);
+void bind_hadamard(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_sim(nb::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "The C++ core of optireduce. Use the package's Python classes instead.";
   bind_kernels(m);
+  bind_hadamard(m);
   bind_engine(m);
   bind_sim(m);
 }

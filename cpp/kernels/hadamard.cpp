@@ -14,7 +14,7 @@ namespace optireduce {
 namespace {
 
 /// Rounding the stride up may cost one part in so many.
-constexpr std::size_t kStrideShare = 128;
+constexpr std::size_t kStrideShare = 64;
 
 const HadamardVariant& variant() {
   static const HadamardVariant* const avx2 = find_hadamard_avx2();
@@ -23,11 +23,14 @@ const HadamardVariant& variant() {
 
 /// An odd number of cache lines. With a multiple of a large power of two, the coefficients of one block would
 /// share a few sets of the cache and a few channels of the memory; with parts of lines, none could be written
-/// past the cache.
+/// past the cache. One line more than a power of two was measured to be slow, too (not in huge pages).
 std::size_t fast_stride(std::size_t blocks) {
-  const std::size_t lines = (blocks + kHadamardGroup - 1) / kHadamardGroup;
-  const std::size_t stride = (lines | 1) * kHadamardGroup;
-  return (stride - blocks) * kStrideShare <= blocks ? stride : blocks;
+  const std::size_t odd = (blocks + kHadamardGroup - 1) / kHadamardGroup | 1;
+  for (const std::size_t lines : {std::has_single_bit(odd - 1) ? odd + 2 : odd, odd}) {
+    const std::size_t stride = lines * kHadamardGroup;
+    if ((stride - blocks) * kStrideShare <= blocks) return stride;
+  }
+  return blocks;
 }
 
 void require_supported(DType dtype) {

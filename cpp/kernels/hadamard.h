@@ -30,7 +30,7 @@ struct HadamardLayout {
 
 /// With blocks of `block` values, a power of two from kSmallestHadamardBlock to kLargestHadamardBlock; of
 /// fewer elements one block of the next power of two. The stride is the number of blocks, but where it costs
-/// less than 0.8 % it is rounded up to one that memory is fast at. std::invalid_argument for other blocks.
+/// at most 1.6 % it is rounded up to one that memory is fast at. std::invalid_argument for other blocks.
 HadamardLayout hadamard_layout(std::size_t elements, std::uint32_t block = kHadamardBlock);
 
 /// Positions [first, first + count) of the encoded floats.

@@ -94,6 +94,18 @@ class Engine:
 
 def reduce(dtype: int, inputs: list[int], divisor: float, out: int, elements: int) -> None: ...
 def simd_level() -> str: ...
+def hadamard_encoded_elements(elements: int, block: int) -> int: ...
+def hadamard_encode(dtype: int, values: int, elements: int, block: int, seed: int, out: int) -> None: ...
+def hadamard_decode(
+    dtype: int,
+    encoded: int,
+    elements: int,
+    block: int,
+    seed: int,
+    lost: list[tuple[int, int]],
+    cap: float,
+    out: int,
+) -> None: ...
 
 # --- The simulator ---------------------------------------------------------------------------------------
 

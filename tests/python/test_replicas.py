@@ -13,6 +13,7 @@ from torch_ranks import CONFIG, process_group
 
 import optireduce
 from optireduce import Config
+from optireduce.hadamard import Switch, may_help
 
 OnRanks = Callable[..., list[Any]]
 WIDTH = 64
@@ -166,3 +167,72 @@ def states_that_differ(rank: int, size: int, directory: str) -> list[float]:
 def test_the_optimizers_state_is_kept_equal_if_asked(on_ranks: OnRanks) -> None:
     first, second = on_ranks(2, states_that_differ)
     assert first == second
+
+
+def encoded_training(rank: int, size: int, directory: str) -> tuple[Any, ...]:
+    results = []
+    for mode in ("off", "on"):
+        with process_group("gloo", rank, size, directory, label=mode):
+            model, optimizer, session = trainer(replace(QUIET, hadamard=mode))
+            for number in range(10):
+                step(rank, number, model, optimizer)
+            results.append((flat(model), session.stats()["hadamard"]))
+            session.close()
+    return tuple(results)
+
+
+def test_encoded_gradients_train_the_same(on_ranks: OnRanks) -> None:
+    found = on_ranks(3, encoded_training)
+    for (plain, plain_on), (encoded, encoded_on) in found:
+        assert (plain_on, encoded_on) == (False, True)
+        torch.testing.assert_close(encoded, plain, rtol=1e-4, atol=1e-6)
+        assert not torch.equal(encoded, plain)
+        assert torch.equal(encoded, found[0][1][0])
+
+
+def encoding_that_adapts(rank: int, size: int, directory: str) -> list[bool]:
+    config = replace(QUIET, mtu=576, repair=False, drop=0.1, resync_steps=0, impairment_seed=rank)
+    with process_group("gloo", rank, size, directory):
+        model, optimizer, session = trainer(config)
+        modes = []
+        for number in range(12):
+            step(rank, number, model, optimizer)
+            modes.append(session.stats()["hadamard"])
+        session.close()
+        return modes
+
+
+def test_auto_encodes_when_much_is_lost_and_nothing_mends_it(on_ranks: OnRanks) -> None:
+    for modes in on_ranks(2, encoding_that_adapts):
+        assert modes[0] is False
+        assert modes[-1] is True
+
+
+def test_auto_never_encodes_for_optimizers_of_adams_kind() -> None:
+    parameters = [torch.zeros(1, requires_grad=True)]
+    assert may_help(torch.optim.SGD(parameters, lr=0.1), late_repair=False, resync=False)
+    assert may_help(None, late_repair=False, resync=False)
+    assert not may_help(torch.optim.SGD(parameters, lr=0.1), late_repair=True, resync=False)
+    assert not may_help(torch.optim.SGD(parameters, lr=0.1), late_repair=False, resync=True)
+    for adaptive in (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam):
+        assert not may_help(adaptive(parameters, lr=0.1), late_repair=False, resync=False)
+
+
+def test_auto_has_hysteresis() -> None:
+    switch = Switch("auto", may_help=True)
+    for _ in range(50):
+        switch.learn(0.005)
+    assert not switch.on
+    for _ in range(50):
+        switch.learn(0.02)
+    assert switch.on
+    for _ in range(50):
+        switch.learn(0.005)
+    assert switch.on
+    for _ in range(50):
+        switch.learn(0.0)
+    assert not switch.on
+    for mode, on in (("on", True), ("off", False)):
+        fixed = Switch(mode, may_help=True)
+        fixed.learn(1.0 - on)
+        assert fixed.on is on
