@@ -23,7 +23,7 @@ from .completion import CompletionPool
 from .config import Config
 from .dtypes import DTYPES, OPS, DType, Op
 from .errors import ClosedError, ConnectError
-from .hadamard import Encoded, Switch, may_help
+from .hadamard import Encoded, Switch, WireBuffers, may_help
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES
 from .rendezvous import store_host
@@ -85,6 +85,7 @@ class Session:
         self._lock = threading.Lock()
         self._steps = 0
         self._encodings = 0
+        self._wires = WireBuffers()
         self._step = _OpenStep(0)
         self._last_step: StepReport | None = None
         self._losses: dict[int, PeerLoss] = {}
@@ -202,7 +203,7 @@ class Session:
     def _start(self, host: torch.Tensor, bucket: int, then: Callable[[], None] | None) -> Operation:
         """A bucket as it is, or encoded."""
         dtype = TORCH_DTYPES[host.dtype]
-        encoded = self._encoded(host, dtype)
+        encoded = self._encoded(host, dtype, bucket)
 
         def finish(raw: _core.Report) -> None:
             if encoded is not None:
@@ -221,12 +222,13 @@ class Session:
             finish=None if encoded is None and then is None else finish,
         )
 
-    def _encoded(self, host: torch.Tensor, dtype: DType) -> Encoded | None:
+    def _encoded(self, host: torch.Tensor, dtype: DType, bucket: int) -> Encoded | None:
         if not self._hadamard.on or host.dtype == torch.float64:
             return None
         self._encodings += 1
         seed = (self._transport.seed + self._encodings) % 2**64
-        return Encoded(host.data_ptr(), host.numel(), dtype, seed)
+        wire = self._wires.get(bucket, host.numel())
+        return Encoded(host.data_ptr(), host.numel(), dtype, seed, wire)
 
     def _require_open(self) -> None:
         if not self._finalizer.alive:

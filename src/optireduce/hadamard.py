@@ -21,12 +21,12 @@ _MEMORY = 0.9
 
 
 class Encoded:
-    """A bucket on its way as coefficients, in a buffer of its own."""
+    """A bucket on its way as coefficients, in ``wire``."""
 
-    def __init__(self, pointer: int, elements: int, dtype: DType, seed: int) -> None:
+    def __init__(self, pointer: int, elements: int, dtype: DType, seed: int, wire: torch.Tensor) -> None:
         self._pointer, self._elements, self._dtype, self._seed = pointer, elements, dtype, seed
-        self.wire = torch.empty(_core.hadamard_encoded_elements(elements, BLOCK), dtype=_WIRE)
-        _core.hadamard_encode(dtype.code, pointer, elements, BLOCK, seed, self.wire.data_ptr())
+        self.wire = wire
+        _core.hadamard_encode(dtype.code, pointer, elements, BLOCK, seed, wire.data_ptr())
 
     def decode(self, raw: _core.Report) -> None:
         """Write the result back to where the bucket came from."""
@@ -42,6 +42,20 @@ class Encoded:
             _CAP,
             self._pointer,
         )
+
+
+class WireBuffers:
+    """One buffer for each bucket, kept from step to step: making large ones anew costs more than encoding."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, torch.Tensor] = {}
+
+    def get(self, bucket: int, elements: int) -> torch.Tensor:
+        """For so many elements of that bucket."""
+        size = _core.hadamard_encoded_elements(elements, BLOCK)
+        if bucket not in self._buffers or self._buffers[bucket].numel() != size:
+            self._buffers[bucket] = torch.empty(size, dtype=_WIRE)
+        return self._buffers[bucket]
 
 
 class Switch:

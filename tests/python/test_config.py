@@ -45,6 +45,11 @@ from optireduce import Communicator, Config, ConfigError, ConnectError, connect
         ("absent_after", 0, "from 1"),
         ("min_ranks", -1, "0 to 65535"),
         ("operation_log", 7, "string"),
+        ("resync_steps", -1, "from 0"),
+        ("halt_after", 0, "from 1"),
+        ("skip_above", 1.5, "0 to 1"),
+        ("hadamard", "maybe", "'off', 'on', 'auto'"),
+        ("late_repair", 1, "True or False"),
     ],
 )
 def test_bad_value_is_named(field: str, value: object, expected: str) -> None:
@@ -64,9 +69,18 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"bounded": "no", "bounded_min_bytes": "0", "warmup_operations": "3", "repair": "false"}
     samples |= {"bound_percentile": "99", "bound_least": "1", "bound_most": "2.5", "absent_after": "1"}
     samples |= {"min_ranks": "2", "operation_log": "/tmp/a,b-{rank}.jsonl"}
+    samples |= {"late_repair": "0", "shuffle": "0", "resync_steps": "7", "resync_optimizer": "1"}
+    samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
+        late_repair=False,
+        shuffle=False,
+        resync_steps=7,
+        resync_optimizer=True,
+        hadamard="on",
+        skip_above=0.25,
+        halt_after=3,
         interface="eth7",
         use_gso=False,
         use_gro=False,
@@ -176,3 +190,8 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
         with pytest.raises(ConfigError, match="enough seen"):
             Communicator(0, 1, config=Config(min_ranks=min_ranks))
     assert given == [0, 1, 1]
+
+
+def test_a_choice_from_the_environment_is_checked() -> None:
+    with pytest.raises(ConfigError, match="hadamard = 'maybe' is not usable: it must be one of 'off'"):
+        Config.from_env({"OPTIREDUCE_HADAMARD": "maybe"})
