@@ -73,6 +73,14 @@ DoomOptions::Pattern doom_pattern(const std::string& name) {
   throw std::invalid_argument("pattern is \"" + name + "\", must be \"random\", \"tail\" or \"bursts\"");
 }
 
+DoomOptions::Hopeless doom_hopeless(const std::string& name) {
+  if (name == "nothing") return DoomOptions::Hopeless::Nothing;
+  if (name == "contributions") return DoomOptions::Hopeless::Contributions;
+  if (name == "everything") return DoomOptions::Hopeless::Everything;
+  throw std::invalid_argument("hopeless is \"" + name +
+                              "\", must be \"nothing\", \"contributions\" or \"everything\"");
+}
+
 template <typename Class>
 void bind_protocol(Class& options) {
   bind_field(options, "payload_bytes", protocol_of, &EndpointConfig::payload_bytes);
@@ -172,12 +180,13 @@ void bind_sim_options(nb::module_& m) {
       .def_rw("ingress", &SimOptions::ingress)
       .def(
           "set_doom",
-          [](SimOptions& o, const std::string& pattern, double share, double burst_packets,
-             std::uint64_t first_operation, std::uint32_t least_elements) {
-            o.doom = {doom_pattern(pattern), share, burst_packets, first_operation, least_elements};
+          [](SimOptions& o, const std::string& pattern, const std::string& hopeless, double share,
+             double burst_packets, std::uint64_t first_operation, std::uint32_t least_elements) {
+            o.doom = {doom_pattern(pattern), doom_hopeless(hopeless), share,
+                      burst_packets,         first_operation,         least_elements};
           },
-          nb::arg("pattern"), nb::arg("share"), nb::arg("burst_packets"), nb::arg("first_operation"),
-          nb::arg("least_elements"))
+          nb::arg("pattern"), nb::arg("hopeless"), nb::arg("share"), nb::arg("burst_packets"),
+          nb::arg("first_operation"), nb::arg("least_elements"))
       .def_rw("coalesce", &SimOptions::coalesce)
       .def_rw("receive_buffer_bytes", &SimOptions::receive_buffer_bytes)
       .def_rw("max_events", &SimOptions::max_events);

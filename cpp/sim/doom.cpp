@@ -47,6 +47,7 @@ bool Doom::strikes(std::span<const std::byte> packet, Rank to, std::uint64_t com
   if (!is_data(header.type) || !header.descriptor.bounded || header.operation < options_.first_operation ||
       header.descriptor.elements < options_.least_elements)
     return false;
+  if ((header.flags & kFlagResent) != 0 && !is_hopeless(header.type)) return false;
   const Stream stream{header.operation, header.type, header.sender, to};
   auto found = struck_.find(stream);
   if (found == struck_.end()) {
@@ -58,6 +59,11 @@ bool Doom::strikes(std::span<const std::byte> packet, Rank to, std::uint64_t com
   }
   const std::uint32_t index = header.offset / payload_bytes_;
   return index < found->second.size() && found->second[index];
+}
+
+bool Doom::is_hopeless(PacketType type) const {
+  return options_.hopeless == DoomOptions::Hopeless::Everything ||
+         (options_.hopeless == DoomOptions::Hopeless::Contributions && type == PacketType::Contribution);
 }
 
 std::vector<bool> Doom::draw(const Stream& stream, std::uint32_t packets) const {

@@ -30,6 +30,7 @@ class Doom {
  private:
   using Stream = std::tuple<std::uint32_t, PacketType, Rank, Rank>;  // operation, stage, from, to
 
+  bool is_hopeless(PacketType type) const;
   std::vector<bool> draw(const Stream& stream, std::uint32_t packets) const;
 
   DoomOptions options_;

@@ -81,11 +81,14 @@ struct HostileOptions {
   Duration replay_delay = Duration::millis(50);
 };
 
-/// Packets that cannot arrive before their operation has ended at the receiver, resent ones included: what a
-/// deadline would lose. After that they pass. Chosen anew for each operation, stage and pair of ranks.
+/// Packets that are lost by a pattern, chosen anew for each operation, stage and pair of ranks. Some stay
+/// lost however often they are sent, until their operation has ended at the receiver: what a deadline loses.
 struct DoomOptions {
   enum class Pattern : std::uint8_t { Random, Tail, Bursts };
+  /// What cannot be repaired in time.
+  enum class Hopeless : std::uint8_t { Nothing, Contributions, Everything };
   Pattern pattern = Pattern::Random;
+  Hopeless hopeless = Hopeless::Everything;
   double share = 0;
   double burst_packets = 8;           // mean length
   std::uint64_t first_operation = 0;  // before it nothing is lost: a warm-up has no deadline

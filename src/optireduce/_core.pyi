@@ -157,7 +157,13 @@ class SimulationOptions:
     min_ranks: int  # 0: a majority
     def __init__(self) -> None: ...
     def set_doom(
-        self, pattern: str, share: float, burst_packets: float, first_operation: int, least_elements: int
+        self,
+        pattern: str,
+        hopeless: str,
+        share: float,
+        burst_packets: float,
+        first_operation: int,
+        least_elements: int,
     ) -> None: ...
     def set_link(self, source: int, destination: int, link: LinkOptions) -> None: ...
     def set_egress(self, rank: int, port: PortOptions) -> None: ...

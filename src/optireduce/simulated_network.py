@@ -79,13 +79,14 @@ class Crash(NamedTuple):
 
 @dataclass(frozen=True)
 class Doom:
-    """What no repair can save: packets that do not arrive before their operation has ended at the receiver,
-    in both stages, however often they are sent. After that they pass. Another choice for each operation,
-    stage and pair of ranks; the warm-up is spared."""
+    """Packets that are lost by a pattern: another choice for each operation, stage and pair of ranks; the
+    warm-up is spared. What is hopeless stays lost, however often it is sent, until its operation has ended at
+    the receiver; everything else can be repaired."""
 
     pattern: Literal["random", "tail", "bursts"] = "random"
     """Any packets; the last ones that each rank sends to each other; or runs of packets."""
     share: float = 0.0
+    hopeless: Literal["nothing", "contributions", "everything"] = "everything"
     burst_packets: float = 8.0
     """Mean length of a run."""
     least_elements: int = 0
@@ -177,7 +178,12 @@ def core_options(network: Network) -> _core.SimulationOptions:
     options.min_ranks = min(deadlines.min_ranks, network.ranks)  # as for a real group
     doom = network.doom
     options.set_doom(
-        doom.pattern, doom.share, doom.burst_packets, network.warmup_operations, doom.least_elements
+        doom.pattern,
+        doom.hopeless,
+        doom.share,
+        doom.burst_packets,
+        network.warmup_operations,
+        doom.least_elements,
     )
     _add_paths(network, options)
     _add_rank_faults(network, options)

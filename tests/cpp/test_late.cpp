@@ -18,7 +18,9 @@ sim::SimOptions network(Rank ranks, sim::DoomOptions::Pattern pattern, double sh
   options.egress = {1e9, 0};
   options.ingress = {1e9, 256 * 1024};
   options.protocol.bound.warmup_operations = kWarmup;
-  options.doom = {pattern, share, 8, kWarmup};
+  options.doom.pattern = pattern;
+  options.doom.share = share;
+  options.doom.first_operation = kWarmup;
   return options;
 }
 
