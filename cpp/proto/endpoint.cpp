@@ -82,7 +82,8 @@ void Endpoint::say_goodbye(Time now) {
   }
   completed_ = completed;  // peers must not take what failed here for complete
   controls_.clear();
-  repairs_.clear();
+  reduced_repairs_.clear();
+  contribution_repairs_.clear();
   late_repairs_.clear();
   for (int copy = 0; copy < kGoodbyes; ++copy) {
     for (Rank peer = 0; peer < config_.size; ++peer) {

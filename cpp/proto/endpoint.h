@@ -202,7 +202,9 @@ class Endpoint {
   LateRepair late_;
   bool wants_told_ = false;                   // peers may think that we lack something
   std::optional<std::uint64_t> last_sender_;  // whose packets were handed out last
-  std::deque<Repair> repairs_;
+  // What is to be sent again. Reduced packets first: without them replicas differ.
+  std::deque<Repair> reduced_repairs_;
+  std::deque<Repair> contribution_repairs_;
   std::deque<Repair>
       late_repairs_;  // for ranks that are through with the operation: when nothing else is to send
   std::deque<Report> completions_;

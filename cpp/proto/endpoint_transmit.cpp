@@ -15,7 +15,8 @@ constexpr std::size_t kMaxRequestEntries = 96;
 bool Endpoint::poll_transmit(Time now, Transmit& out) {
   out.clear();
   finish_last_sender(now);
-  if (transmit_control(now, out) || transmit_repair(now, repairs_, out) || transmit_data(now, out))
+  if (transmit_control(now, out) || transmit_repair(now, reduced_repairs_, out) ||
+      transmit_repair(now, contribution_repairs_, out) || transmit_data(now, out))
     return true;
   note_held_back(now);
   return transmit_repair(now, late_repairs_, out);
