@@ -47,6 +47,7 @@ struct LoopOptions {
   std::vector<Duration> first_starts;  // by rank; empty: at once
   std::vector<std::uint16_t> weights;  // by rank; empty: 1
   bool bounded = true;
+  std::uint32_t stream = 0;
 };
 
 class Loop {
@@ -68,7 +69,7 @@ class Loop {
         const Duration first = loop.first_starts.empty() ? Duration{} : loop.first_starts[rank];
         const std::uint16_t weight = loop.weights.empty() ? std::uint16_t{1} : loop.weights[rank];
         collectives[i].calls.push_back({descriptor, reinterpret_cast<std::byte*>(bucket.data()),
-                                        i == 0 ? first : loop.compute, weight, i != 0});
+                                        i == 0 ? first : loop.compute, weight, i != 0, loop.stream});
       }
     }
     const auto hook = [&](std::size_t operation, Rank rank, const Report&) {
@@ -86,8 +87,10 @@ class Loop {
     return results_[operation][rank];
   }
 
-  /// The first value that is not the mean of exactly the contributions reported for it; empty: none.
+  /// The first value that is not the mean of exactly the contributions reported for it; empty: none. In a
+  /// stream what comes late is added to later values: there, sums over all operations are looked at.
   std::string why_wrong() const {
+    if (loop_.stream != 0) return why_sums_are_wrong();
     for (std::size_t i = 0; i < result_.reports.size(); ++i) {
       for (Rank rank = 0; rank < options_.ranks; ++rank) {
         if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) continue;
@@ -130,6 +133,50 @@ class Loop {
       if (!has_hole(report(operation, owner), PacketType::Contribution, rank, byte)) who |= 1u << rank;
     }
     return who;
+  }
+
+  /// A rank may have less than the sum of what the owners made of an element, by what it was told is missing;
+  /// never more.
+  std::string why_sums_are_wrong() const {
+    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+      std::vector<double> behind(loop_.elements, 0), missing(loop_.elements, 0);
+      for (std::size_t i = 0; i < result_.reports.size(); ++i) {
+        if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) return "";
+        if (!add_up(i, rank, behind, missing)) return "";
+      }
+      for (std::size_t e = 0; e < loop_.elements; ++e) {
+        const double tolerance = 1e-4 * (1 << options_.ranks);
+        if (behind[e] < -tolerance || behind[e] > missing[e] + tolerance)
+          return "element " + std::to_string(e) + " of rank " + std::to_string(rank) + " is behind by " +
+                 std::to_string(behind[e]) + ", reported missing: " + std::to_string(missing[e]);
+      }
+    }
+    return "";
+  }
+
+  /// False if an owner did not live to tell what it made.
+  bool add_up(std::size_t operation, Rank rank, std::vector<double>& behind,
+              std::vector<double>& missing) const {
+    const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
+    const Schedule schedule(descriptor, report(operation, rank).operation, options_.ranks,
+                            options_.protocol.payload_bytes, sim::kDefaultToken);
+    for (Rank index = 0; index < options_.ranks; ++index) {
+      const Rank owner = schedule.owner_of(index);
+      const Shard shard = schedule.shard(index);
+      for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
+        const std::size_t byte = shard.begin + shard.place_of(packet);
+        const auto told = reported(operation, owner, byte);
+        if (!told) return false;
+        const bool lost =
+            owner != rank && has_hole(report(operation, rank), PacketType::Reduced, owner, byte);
+        for (std::size_t e = byte / 4; e < (byte + shard.length_of(packet)) / 4; ++e) {
+          const double made = mean_of(*told, e, options_.ranks);
+          behind[e] += made - static_cast<double>(values(operation, rank)[e]);
+          if (lost) missing[e] += made;
+        }
+      }
+    }
+    return true;
   }
 
   std::string why_wrong(std::size_t operation, Rank rank) const {

@@ -17,6 +17,7 @@ constexpr std::size_t kOperations = 25;
 struct Plan {
   sim::SimOptions options;
   LoopOptions loop;
+  std::uint32_t stream = 0;  // after the warm-up
 };
 
 Time some_time(sim::Random& random) {
@@ -71,6 +72,7 @@ Plan plan_for(std::uint64_t seed) {
   add_rank_faults(plan.options, random);
   plan.loop.elements = 1 + static_cast<std::uint32_t>(random.below(random.chance(0.2) ? 60'000 : 8'000));
   plan.loop.compute = random.duration_up_to(Duration::millis(3));
+  plan.stream = random.chance(0.4) ? 1 : 0;
   return plan;
 }
 
@@ -140,6 +142,7 @@ std::string run_seed(std::uint64_t seed, bool verbose) {
   if (!loop.result().finished) return "the warm-up hangs";
   if (loop.network().now() >= Time{} + kFaultsBegin) return "the warm-up took too long";
   plan.loop.operations = kOperations;
+  plan.loop.stream = plan.stream;
   plan.loop.first_starts.assign(plan.options.ranks, Time{} + kFaultsBegin - loop.network().now());
   loop.run(plan.loop);
   if (verbose) print_reports(plan, loop);
