@@ -140,7 +140,7 @@ class Session:
         self._require_open()
         if self._last_step is None:
             return True
-        statement = self._statement or Statement(self._transport, self._last_step, self._losses)
+        statement = self._statement or self._state(self._last_step)
         self._statement = None
         verdict = self._last_verdict = statement.verdict()
         self._hadamard.learn(verdict.lost)
@@ -249,6 +249,9 @@ class Session:
                 self._steps += 1
             return step
 
+    def _state(self, report: StepReport) -> Statement:
+        return Statement(self._transport, report, self._losses, must_complete=self._hadamard.adapts)
+
     def _bucket_done(self, step: "_OpenStep", operation: Operation) -> None:
         with self._lock:
             step.reports.append(operation.result())
@@ -257,7 +260,7 @@ class Session:
             self._last_step = step.report()
             self._losses = lost_by_peer(step.reports)
             if self._optimizer is not None:
-                self._statement = Statement(self._transport, self._last_step, self._losses)
+                self._statement = self._state(self._last_step)
 
 
 @dataclass

@@ -62,14 +62,15 @@ class Switch:
     """Whether to encode: the same on all ranks, because it looks only at settings and agreed losses."""
 
     def __init__(self, mode: str, may_help: bool) -> None:
-        self._adapts = mode == "auto" and may_help
+        self.adapts = mode == "auto" and may_help
+        """Then every rank must learn the same: one that missed a verdict would encode when others do not."""
         self.on = mode == "on"
         self._lost = 0.0
 
     def learn(self, lost: float) -> None:
         """A step's agreed loss."""
         self._lost = _MEMORY * self._lost + (1 - _MEMORY) * lost
-        if self._adapts:
+        if self.adapts:
             self.on = self._lost > (_OFF_BELOW if self.on else _ON_ABOVE)
 
 

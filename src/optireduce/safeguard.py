@@ -41,7 +41,13 @@ class Verdict:
 class Statement:
     """One rank's part in the exchange about a step: three numbers for each rank."""
 
-    def __init__(self, transport: Transport, report: StepReport, losses: Mapping[int, PeerLoss]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        report: StepReport,
+        losses: Mapping[int, PeerLoss],
+        must_complete: bool = False,
+    ) -> None:
         self._step = report.step
         self._ranks = transport.size
         self._buffer = torch.zeros(3, self._ranks, dtype=torch.float32)
@@ -60,6 +66,7 @@ class Statement:
             gradient=True,
             patience_bytes=report.bytes,
             repairs=True,
+            must_complete=must_complete,
             keep_alive=self._buffer,
         )
 

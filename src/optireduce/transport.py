@@ -129,12 +129,14 @@ class Transport:
         stream: int = 0,
         patience_bytes: int = 0,
         repairs: bool = False,
+        must_complete: bool = False,
         keep_alive: object = None,
         finish: Finish | None = None,
     ) -> Operation:
         """Begin an in-place all-reduce; the n-th call on every rank is the same operation.
 
         ``gradient``: certainly one, which may have a deadline however short it is.
+        ``must_complete``: no deadline, whatever else is said.
         ``stream``: not 0 where what comes too late may be added to the next operation with the same number.
         ``patience_bytes``: its deadline is that of an operation so much larger. ``repairs``: ask for what is
         lost even if ``Config.repair`` is off: not for gradients, but for what keeps ranks together.
@@ -143,7 +145,7 @@ class Transport:
         before anybody is told.
         """
         self._reap()
-        bounded = self._may_be_bounded(elements * dtype.itemsize, gradient)
+        bounded = not must_complete and self._may_be_bounded(elements * dtype.itemsize, gradient)
         with self._lock:  # numbers are given in call order
             if self._closed:
                 raise ClosedError("the group is closed: no operation can be started")
