@@ -63,7 +63,7 @@ session = None
 if args.hook:
     import optireduce
 
-    session = optireduce.attach(model)
+    session = optireduce.attach(model, optimizer=optimizer)
 
 # 5. Train as always.
 for epoch in range(args.epochs):

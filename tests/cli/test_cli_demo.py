@@ -92,12 +92,12 @@ def test_warm_up_steps_do_not_count() -> None:
     ranks = [RankDone(1, None, b"\0" * 4), RankDone(0, 2.5, b"\0" * 4)]
     outcome = summarize("x", steps(100, 100, 1, 2, 3), ranks, 10.0)
     assert (outcome.steps, outcome.p50, outcome.p99, outcome.waiting_share) == (5, 2, 3, 0.25)
-    assert (outcome.held_out_loss, outcome.replicas_equal) == (2.5, True)
+    assert (outcome.held_out_loss, outcome.replica_difference) == (2.5, 0.0)
 
 
 def test_ranks_that_ended_apart_are_noticed() -> None:
-    ranks = [RankDone(0, 2.5, b"\0\0\0\0"), RankDone(1, None, b"\0\0\0\1")]
-    assert not summarize("x", steps(1), ranks, 1.0).replicas_equal
+    ranks = [RankDone(0, 2.5, np.float32([4, 2]).tobytes()), RankDone(1, None, np.float32([4, 1]).tobytes())]
+    assert summarize("x", steps(1), ranks, 1.0).replica_difference == 0.25
 
 
 def test_relative_difference_is_relative_to_the_largest() -> None:

@@ -28,7 +28,7 @@ class Outcome:
     held_out_loss: float
     total_seconds: float
     parameters: npt.NDArray[np.float32]  # of rank 0
-    replicas_equal: bool  # all ranks ended with the same bits
+    replica_difference: float  # between rank 0 and any other, relative to the largest parameter; 0: same bits
 
 
 def summarize(
@@ -39,6 +39,8 @@ def summarize(
     seconds = [step.seconds for step in counted]
     first = min(ranks, key=lambda done: done.rank)
     assert first.held_out_loss is not None
+    parameters = np.frombuffer(first.parameters, np.float32)
+    others = [np.frombuffer(done.parameters, np.float32) for done in ranks]
     return Outcome(
         backend=backend,
         steps=len(steps),
@@ -47,8 +49,8 @@ def summarize(
         waiting_share=sum(step.waiting_seconds for step in counted) / sum(seconds),
         held_out_loss=first.held_out_loss,
         total_seconds=total_seconds,
-        parameters=np.frombuffer(first.parameters, np.float32),
-        replicas_equal=len({done.parameters for done in ranks}) == 1,
+        parameters=parameters,
+        replica_difference=max(relative_difference(parameters, other) for other in others),
     )
 
 
@@ -57,4 +59,5 @@ def relative_difference(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) 
 
     Relative to the parameter itself it would say nothing: those near zero differ by many times their size.
     """
-    return float(np.abs(a - b).max() / np.abs(a).max())
+    largest = float(np.abs(a).max())
+    return float(np.abs(a - b).max()) / (largest or 1.0)

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
+import optireduce
+
 from ..ranks import Seat, join_group
 from .data import load_text, sample_batch
 from .model import ByteTransformer, ModelConfig
@@ -30,6 +32,8 @@ def train_rank(seat: Seat, backend: str, plan: TrainingPlan) -> None:
     last_gradient = GradientClock(model)
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=plan.learning_rate)
+    if backend == "optireduce":
+        optireduce.attach(ddp, optimizer=optimizer)  # keeps replicas together, whatever misses a deadline
     generator = torch.Generator().manual_seed(plan.seed * 1000 + seat.rank)  # other text on every rank
 
     for _ in range(plan.steps):
