@@ -1,0 +1,72 @@
+"""Results for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from optireduce.cli.console import print_table
+
+from .drift import DriftVerdict
+from .figures import Cell, Difference, Row
+
+_COLUMNS = (
+    "task", "pattern", "loss", "hopeless", "strategy", "seeds", "final loss", "minus exact", "accuracy",
+    "drift at half", "drift at end", "really lost",
+)  # fmt: skip
+_DRIFT_COLUMNS = (
+    "task", "pattern", "loss", "hopeless", "strategy", "seed", "third quarter", "last quarter",
+    "most of these", "limit", "bounded",
+)  # fmt: skip
+_TEXTS = ("task", "pattern", "hopeless", "strategy", "bounded")
+
+
+def show_comparison(rows: Sequence[Row]) -> None:
+    """One row for each strategy under each kind of loss."""
+    table = _table("Final loss, mean of 8 replicas; differences to the exact run of the same seed", _COLUMNS)
+    for row in rows:
+        table.add_row(
+            *_place(row.cell),
+            str(row.seeds),
+            f"{row.final_loss:.4f}",
+            _difference(row.difference),
+            "-" if row.score is None else f"{row.score:.2%}",
+            f"{row.drift_at_half:.1e}",
+            f"{row.drift_at_end:.1e}",
+            f"{row.lost_share:.2%}",
+        )
+    print_table(table)
+
+
+def show_drift(verdicts: Sequence[tuple[Cell, int, DriftVerdict]]) -> None:
+    """One row for each run."""
+    table = _table("Replicas' rms distance from their mean, relative to it", _DRIFT_COLUMNS)
+    for cell, seed, verdict in verdicts:
+        table.add_row(
+            *_place(cell),
+            str(seed),
+            f"{verdict.third_quarter:.2e}",
+            f"{verdict.last_quarter:.2e}",
+            f"{verdict.most:.2e}",
+            f"{verdict.limit:.0e}",
+            "yes" if verdict.bounded else "[red]no[/]",
+        )
+    print_table(table)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=True)
+    return table
+
+
+def _place(cell: Cell) -> tuple[str, ...]:
+    loss = cell.loss
+    lost = ("-", "-", "-") if loss is None else (loss.pattern, f"{loss.share:.1%}", loss.hopeless)
+    return cell.task, *lost, cell.strategy
+
+
+def _difference(difference: Difference | None) -> str:
+    return "-" if difference is None else f"{difference.mean:+.4f} ± {difference.error:.4f}"

@@ -1,0 +1,165 @@
+"""How gradients get averaged: exactly, or by the protocol over a simulated network that loses data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from optireduce import _core
+from optireduce.dtypes import DTYPES
+from optireduce.hadamard import Encoded, WireBuffers
+from optireduce.resync_windows import ResyncWindows
+from optireduce.simulation import Doom, Link, Network, Operation, Port, Simulation
+
+from .strategies import Loss, Strategy
+
+_GIGABIT = 1e9
+_SWITCH_QUEUE_BYTES = 256 * 1024
+_COMPUTE_SECONDS = 2e-3  # between operations, in virtual time: so long what is late has to come
+_GRADIENTS = 1  # the stream that late data belongs to
+
+Rows: TypeAlias = npt.NDArray[np.float32]
+"""One array for each rank."""
+
+
+class Transport(Protocol):
+    """What a training loop needs. Rows are changed in place."""
+
+    def average(self, gradients: Rows, step: int) -> None:
+        """Every row becomes what its rank gets of the mean."""
+        ...
+
+    def bring_together(self, parameters: Rows, step: int) -> None:
+        """After the optimizers' step: whatever the strategy does against drift."""
+        ...
+
+    def lost_share(self) -> float:
+        """Of all gradient bytes that had to come over the network by a deadline, those that did not."""
+        ...
+
+
+class Exact:
+    """The mean, the same for all."""
+
+    def average(self, gradients: Rows, step: int) -> None:
+        """Nothing can go wrong."""
+        gradients[:] = gradients.mean(axis=0)
+
+    def bring_together(self, parameters: Rows, step: int) -> None:
+        """They never part."""
+
+    def lost_share(self) -> float:
+        """Nothing."""
+        return 0.0
+
+
+class Lossy:
+    """The protocol itself. Its first operations are its warm-up, which loses nothing, as in real training."""
+
+    def __init__(
+        self, strategy: Strategy, loss: Loss, shape: tuple[int, int], payload_bytes: int, seed: int
+    ) -> None:
+        self._strategy, self._seed = strategy, seed
+        self._ranks, elements = shape
+        self._simulation = Simulation(_network(strategy, loss, self._ranks, payload_bytes, seed))
+        self._windows = _windows(elements, self._ranks, strategy.resync_steps)
+        self._wires = WireBuffers()
+        self._lost_shares: list[float] = []
+
+    def average(self, gradients: Rows, step: int) -> None:
+        """By an all-reduce with a deadline."""
+        if self._strategy.hadamard:
+            reports = self._average_encoded(gradients, seed=self._seed * 1_000_003 + step)
+        else:
+            reports = self._mean(list(gradients))
+        if reports[0].bounded:
+            self._lost_shares.append(_lost_share(reports))
+
+    def bring_together(self, parameters: Rows, step: int) -> None:
+        """A window of the parameters over the same network, or all of them exactly now and then."""
+        if self._windows is not None:
+            self._resync(parameters[:, self._windows.window(step)])
+        every = self._strategy.average_steps
+        if every is not None and (step + 1) % every == 0:
+            parameters[:] = parameters.mean(axis=0)
+
+    def lost_share(self) -> float:
+        """The mean over all steps but the warm-up."""
+        return float(np.mean(self._lost_shares)) if self._lost_shares else 0.0
+
+    def _average_encoded(self, gradients: Rows, seed: int) -> list[_core.Report]:
+        """As coefficients of a Hadamard transform; the signs must be others in every step."""
+        float32, elements = DTYPES["float32"], gradients.shape[1]
+        wires = [self._wires.get(rank, elements) for rank in range(self._ranks)]
+        encoded = [
+            Encoded(row.ctypes.data, elements, float32, seed, wire)
+            for row, wire in zip(gradients, wires, strict=True)
+        ]
+        reports = self._mean([on_the_way.wire.numpy() for on_the_way in encoded])
+        for on_the_way, report in zip(encoded, reports, strict=True):
+            on_the_way.decode(report)
+        return reports
+
+    def _mean(self, arrays: Sequence[Rows]) -> list[_core.Report]:
+        return self._run(arrays, op="mean", stream=_GRADIENTS)
+
+    def _resync(self, window: Rows) -> None:
+        """Rank r sends the r-th part of the window to all others."""
+        elements = window.shape[1]
+        padded = np.zeros((self._ranks, -(-elements // self._ranks) * self._ranks), np.float32)
+        padded[:, :elements] = window
+        self._run(list(padded), op="gather")
+        window[:] = padded[:, :elements]
+
+    def _run(self, arrays: Sequence[Rows], **options: Any) -> list[_core.Report]:
+        starts = [_COMPUTE_SECONDS] * self._ranks
+        operation = Operation(arrays, start_seconds=starts, bounded=True, **options)
+        return [_checked(report) for report in self._simulation.run([operation])[0]]
+
+
+def transport_for(
+    strategy: Strategy, loss: Loss | None, shape: tuple[int, int], payload_bytes: int, seed: int
+) -> Transport:
+    """The strategy at work, for gradients of this shape: ranks and elements."""
+    if strategy.lossless:
+        return Exact()
+    if loss is None:
+        raise ValueError(f"loss = None does not go with strategy {strategy.name!r}: say what it loses")
+    return Lossy(strategy, loss, shape, payload_bytes, seed)
+
+
+def _network(strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, seed: int) -> Network:
+    return Network(
+        ranks,
+        seed=seed,
+        link=Link(delay_seconds=50e-6),
+        egress=Port(_GIGABIT),
+        ingress=Port(_GIGABIT, _SWITCH_QUEUE_BYTES),
+        coalesce=1.0,
+        payload_bytes=payload_bytes,
+        doom=Doom(loss.pattern, loss.share, loss.hopeless),
+        repair=strategy.repair,
+        late_repair=strategy.late_repair,
+        shuffle=strategy.shuffle,
+    )
+
+
+def _windows(elements: int, ranks: int, steps: int | None) -> ResyncWindows | None:
+    """However short the windows: in a model this small full packets would bring all of it every few steps."""
+    return None if steps is None else ResyncWindows(elements, ranks, steps, least=1)
+
+
+def _checked(report: _core.Report | None) -> _core.Report:
+    if report is None or report.error_code != 0:
+        raise RuntimeError(f"a simulated operation failed: {report.error if report else 'no report'}")
+    return report
+
+
+def _lost_share(reports: Sequence[_core.Report]) -> float:
+    """Of both stages together. In each, all ranks together wait for (ranks - 1) times the bucket."""
+    ranks, size = len(reports), reports[0].bytes
+    missing = sum(count for report in reports for _stage, _whose, _first, count in report.holes)
+    return missing / (2 * (ranks - 1) * size)

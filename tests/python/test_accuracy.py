@@ -1,0 +1,212 @@
+"""The accuracy study: its tasks repeat exactly, and in a small version of it replicas that lose data at the
+deadline train as well as exact ones and stay together, which those of the papers' transport do not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[2]))  # benchmarks are not installed
+
+from benchmarks.accuracy import figures
+from benchmarks.accuracy.drift import judge
+from benchmarks.accuracy.plan import Plan, chosen_losses, chosen_strategies
+from benchmarks.accuracy.replicas import Replicas
+from benchmarks.accuracy.stdlib_bytes import HELD_OUT_MODULES, TRAINING_MODULES
+from benchmarks.accuracy.strategies import EXACT, OURS, PAPERS, STRATEGIES, Loss, Strategy
+from benchmarks.accuracy.task import Batch, Task
+from benchmarks.accuracy.tasks import TASKS
+from benchmarks.accuracy.training import RANKS, Case, Run, train
+from benchmarks.accuracy.transport import transport_for
+
+from optireduce.cli.errors import UsageError
+
+SEED = 0
+FIVE_PERCENT = [Loss("random", 0.05, "everything"), Loss("tail", 0.05, "everything")]
+by_pattern = pytest.mark.parametrize("loss", FIVE_PERCENT, ids=lambda loss: loss.pattern)
+with_every_task = pytest.mark.parametrize("name", list(TASKS))
+
+
+@cache
+def task(name: str) -> Task:
+    return TASKS[name]()
+
+
+@cache
+def trained(strategy: Strategy, loss: Loss | None = None, steps: int | None = None) -> Run:
+    """Digits; tests share runs."""
+    digits = task("digits")
+    return train(Case(digits, strategy, loss, SEED, steps or digits.steps))
+
+
+def batches(name: str, seed: int = SEED) -> list[Batch]:
+    return [task(name).draw(torch.Generator().manual_seed(seed + rank)) for rank in range(RANKS)]
+
+
+# --- Training ----------------------------------------------------------------------------------------------
+
+
+def test_the_exact_run_learns_and_never_drifts() -> None:
+    run = trained(EXACT)
+    assert run.final_loss < 0.1
+    assert run.score is not None
+    assert run.score > 0.95
+    assert max(run.drift) < 1e-6
+    assert run.lost_share == 0
+
+
+@by_pattern
+def test_ours_trains_as_well_as_the_exact_run(loss: Loss) -> None:
+    run = trained(OURS, loss)
+    assert 0.8 * loss.share < run.lost_share < 1.3 * loss.share  # or this shows nothing
+    assert abs(run.final_loss - trained(EXACT).final_loss) < 0.01
+
+
+@by_pattern
+def test_replicas_stay_together(loss: Loss) -> None:
+    assert judge(trained(OURS, loss).drift, task("digits").drift_limit).bounded
+
+
+@by_pattern
+def test_without_late_repair_and_resync_replicas_drift_apart(loss: Loss) -> None:
+    ours, papers = trained(OURS, loss), trained(PAPERS, loss)
+    assert papers.lost_share > 0.8 * loss.share
+    assert papers.drift[-1] > 5 * ours.drift[-1]
+
+
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_every_strategy_runs_and_repeats(name: str) -> None:
+    loss = None if STRATEGIES[name].lossless else Loss("bursts", 0.10, "everything")
+    first = trained(STRATEGIES[name], loss, steps=60)
+    assert first == train(Case(task("digits"), STRATEGIES[name], loss, SEED, steps=60))
+
+
+def test_averaging_parameters_ends_drift_for_a_moment() -> None:
+    run = trained(STRATEGIES["no-repair+average50"], Loss("random", 0.10, "everything"), steps=100)
+    assert run.drift[3] > 1e-4
+    assert run.drift[4] < 1e-6  # after step 50
+    assert run.drift[5] > 1e-4
+
+
+def test_resync_alone_pulls_replicas_together() -> None:
+    """Parameters that differ, and a lossy network: after a few rounds everybody has the owners' values."""
+    strategy = Strategy("resync", resync_steps=10)
+    rows = np.random.default_rng(0).random((RANKS, 9610), np.float32)
+    transport = transport_for(strategy, FIVE_PERCENT[0], (RANKS, 9610), 256, SEED)
+    for step in range(60):
+        transport.bring_together(rows, step)
+    assert (rows == rows[0]).mean() > 0.999
+
+
+# --- Tasks -------------------------------------------------------------------------------------------------
+
+
+@with_every_task
+def test_a_seed_repeats_models_and_batches(name: str) -> None:
+    first, second = (Replicas(task(name), RANKS, SEED) for _ in range(2))
+    assert torch.equal(first.parameters, second.parameters)
+    assert torch.equal(first.gradients(batches(name)), second.gradients(batches(name)))
+    assert first.loss() == second.loss()
+    other = Replicas(task(name), RANKS, SEED + 1)
+    assert not torch.equal(first.parameters, other.parameters)
+
+
+@with_every_task
+def test_a_task_loads_the_same_data_again(name: str) -> None:
+    again = TASKS[name]()
+    for mine, theirs in zip(task(name).evaluation, again.evaluation, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@with_every_task
+def test_replicas_begin_equal_and_learn_from_their_own_batches(name: str) -> None:
+    replicas = Replicas(task(name), RANKS, SEED)
+    assert replicas.drift() < 1e-6
+    gradients = replicas.gradients(batches(name))
+    assert gradients.shape == replicas.parameters.shape
+    assert len({row.numpy().tobytes() for row in gradients}) == RANKS
+    replicas.update(gradients, 0.01)
+    assert replicas.drift() > 1e-4
+
+
+@with_every_task
+def test_gradients_are_those_of_a_model_on_its_own(name: str) -> None:
+    torch.manual_seed(SEED)
+    model = task(name).model()
+    mine = batches(name)
+    loss = model(*mine[3])
+    alone = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    together = Replicas(task(name), RANKS, SEED).gradients(mine)[3]
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
+
+
+@with_every_task
+def test_a_shard_has_enough_packets_to_lose_some(name: str) -> None:
+    elements = Replicas(task(name), 1, SEED).parameters.shape[1]
+    assert elements * 4 / RANKS / task(name).payload_bytes > 15
+
+
+def test_training_never_sees_what_is_held_out() -> None:
+    assert not set(TRAINING_MODULES) & set(HELD_OUT_MODULES)
+    digits = task("digits")
+    assert digits.test is not None
+    training, test = (
+        {image.numpy().tobytes() for image in data[0]} for data in (digits.evaluation, digits.test)
+    )
+    assert len(training & test) == 0
+
+
+# --- Figures -----------------------------------------------------------------------------------------------
+
+
+def test_differences_are_to_the_exact_run_of_the_same_seed() -> None:
+    loss = FIVE_PERCENT[0]
+    results = [
+        (Case(task("digits"), strategy, lost, seed, 1), Run(losses=[value], drift=[0.0]))
+        for strategy, lost, seed, value in [
+            (EXACT, None, 0, 1.0),
+            (EXACT, None, 1, 3.0),
+            (OURS, loss, 0, 1.1),
+            (OURS, loss, 1, 3.3),
+        ]
+    ]
+    exact, ours = figures.rows(results)
+    assert exact.difference == figures.Difference(0.0, 0.0)
+    assert ours.final_loss == pytest.approx(2.2)
+    assert ours.difference is not None
+    assert ours.difference.mean == pytest.approx(0.2)
+    assert ours.difference.error == pytest.approx(0.1)
+
+
+def test_drift_that_grows_or_is_large_is_not_bounded() -> None:
+    assert judge([1.0] * 40, limit=2.0).bounded
+    assert not judge([1.0] * 40, limit=0.5).bounded
+    assert not judge([step / 40 for step in range(40)], limit=2.0).bounded
+
+
+def test_exact_runs_come_first_and_once() -> None:
+    plan = Plan([task("digits")], list(STRATEGIES.values()), FIVE_PERCENT, seeds=2, steps=None)
+    cases = list(plan.cases())
+    assert [case.strategy for case in cases[:2]] == [EXACT, EXACT]
+    assert sum(case.strategy == EXACT for case in cases) == 2
+    assert len(cases) == 2 + 2 * len(FIVE_PERCENT) * (len(STRATEGIES) - 1)
+
+
+@pytest.mark.parametrize(
+    ("choose", "said"),
+    [
+        (lambda: chosen_strategies("ours,theirs"), "--strategies: 'theirs'"),
+        (lambda: chosen_losses("head", "0.1"), "--patterns: 'head'"),
+        (lambda: chosen_losses("tail", "5"), "--loss: '5'"),
+        (lambda: chosen_losses("tail", "0.05", "all"), "--hopeless: 'all'"),
+    ],
+)
+def test_what_cannot_be_chosen_is_named(choose: Callable[[], object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        choose()
