@@ -65,7 +65,7 @@ def test_the_exact_run_learns_and_never_drifts() -> None:
 def test_ours_trains_as_well_as_the_exact_run(loss: Loss) -> None:
     run = trained(OURS, loss)
     assert 0.8 * loss.share < run.lost_share < 1.3 * loss.share  # or this shows nothing
-    assert abs(run.final_loss - trained(EXACT).final_loss) < 0.01
+    assert abs(run.final_loss - trained(EXACT).final_loss) < 0.006
 
 
 @by_pattern
