@@ -46,7 +46,12 @@ def show_drift(results: list[tuple[Case, Run]]) -> dict[str, Any]:
         (figures.cell_of(case), case.seed, judge(run.drift, case.task.drift_limit)) for case, run in results
     ]
     table.show_drift(verdicts)
-    return {"drift": [asdict(verdict) | {"bounded": verdict.bounded} for _, _, verdict in verdicts]}
+    return {
+        "drift": [
+            cell._asdict() | {"seed": seed} | asdict(verdict) | {"bounded": verdict.bounded}
+            for cell, seed, verdict in verdicts
+        ]
+    }
 
 
 def main(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
 from statistics import fmean, stdev
@@ -25,8 +25,8 @@ class Difference:
     """To the exact runs of the same seeds."""
 
     mean: float
-    error: float
-    """Its standard error; 0 for a single seed, which tells nothing of it."""
+    error: float | None
+    """Its standard error; None for a single seed, which tells nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,6 @@ def _difference(runs: Mapping[int, Run], exact: Mapping[int, Run]) -> Difference
     return Difference(fmean(differences), standard_error(differences)) if differences else None
 
 
-def standard_error(values: Iterable[float]) -> float:
+def standard_error(values: Sequence[float]) -> float | None:
     """Of the mean."""
-    values = list(values)
-    return stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+    return stdev(values) / sqrt(len(values)) if len(values) > 1 else None

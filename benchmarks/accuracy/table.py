@@ -69,4 +69,7 @@ def _place(cell: Cell) -> tuple[str, ...]:
 
 
 def _difference(difference: Difference | None) -> str:
-    return "-" if difference is None else f"{difference.mean:+.4f} ± {difference.error:.4f}"
+    if difference is None:
+        return "-"
+    error = "" if difference.error is None else f" ± {difference.error:.4f}"
+    return f"{difference.mean:+.4f}{error}"

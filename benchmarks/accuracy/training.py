@@ -35,7 +35,7 @@ class Case:
     seed: int
     steps: int
     decay: bool = True
-    """Whether the learning rate falls at the end; while it is constant, replicas keep drifting."""
+    """Whether the learning rate falls towards the end; while it is constant, replicas keep drifting."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def drift_at_half(self) -> float:
-        """When half of the steps were done."""
+        """Soon after half of the steps."""
         return self.drift[len(self.drift) // 2]
 
 

@@ -143,7 +143,7 @@ class Endpoint {
   void check_deadlines(Time now, Operation& operation);
   Duration repair_wait() const;
   void learn(Time now, const Operation& operation, const Report& report);
-  void note_attendance(const Operation& operation);
+  void note_attendance(Time now, const Operation& operation);
   void welcome_back(Rank peer);
   void ping_absent_peers(Time now);
   Rank present_ranks() const;

@@ -142,13 +142,18 @@ void Endpoint::fail_if_too_few(Time now, Operation& operation) {
        std::move(missing));
 }
 
-/// Counts, for every rank, operations that ended without a sign of life from it.
-void Endpoint::note_attendance(const Operation& operation) {
+/// Counts, for every rank, operations that ended without a sign of life from it. Those that were under way at
+/// the same time count as one: a step has many buckets.
+void Endpoint::note_attendance(Time now, const Operation& operation) {
   for (Rank rank = 0; rank < config_.size; ++rank) {
     Peer& peer = peers_[rank];
     if (rank == config_.rank || !peer.present()) continue;
     const bool came = operation.heard(rank) || peer.completed > operation.number();
-    peer.missed = came ? 0 : peer.missed + 1;
+    if (came) peer.missed = 0;
+    const bool same_time = peer.missed != 0 && operation.started() < peer.missed_at;
+    if (came || same_time || !operation.takes_attendance()) continue;
+    ++peer.missed;
+    peer.missed_at = now;
     if (peer.missed < config_.bound.absent_after) continue;
     peer.absent = true;
     peer.stuck_since = peer.answer_due = peer.go_on_due = Time::never();
@@ -179,7 +184,7 @@ void Endpoint::ping_absent_peers(Time now) {
 // ---- What is learned
 
 void Endpoint::learn(Time now, const Operation& operation, const Report& report) {
-  if (operation.bound()) note_attendance(operation);
+  if (operation.bound()) note_attendance(now, operation);
   bool waited_in_vain = false;
   for (Rank rank = 0; rank < config_.size; ++rank) {
     const bool awaited = rank != config_.rank && peers_[rank].present();

@@ -43,6 +43,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       stream_(options.stream),
       patience_bytes_(options.patience_bytes),
       repairs_(config.bound.repair || options.repairs),
+      takes_attendance_(!options.repairs),
       weight_(options.weight),
       fills_with_zero_(!options.keep_missing && descriptor.op != ReduceOp::Gather),
       started_(now),

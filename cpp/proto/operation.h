@@ -28,7 +28,8 @@ struct StartOptions {
   std::uint32_t stream = 0;
   /// Its time limit is that of an operation which is so many bytes larger, and it never ends early.
   std::size_t patience_bytes = 0;
-  /// Asks for lost packets again, also where other operations with a deadline do not.
+  /// No gradient: asks for lost packets again, also where other operations with a deadline do not, and who
+  /// misses it is not absent.
   bool repairs = false;
 };
 
@@ -57,6 +58,8 @@ class Operation {
   std::uint32_t stream() const { return stream_; }
   std::size_t patience_bytes() const { return patience_bytes_; }
   bool repairs() const { return repairs_; }
+  /// Whether a rank that contributes nothing to it may be absent: not for what is sent beside gradients.
+  bool takes_attendance() const { return takes_attendance_; }
   std::uint16_t weight() const { return weight_; }
   bool abstains() const { return weight_ == 0; }
   bool gathers() const { return descriptor_.op == ReduceOp::Gather; }
@@ -168,6 +171,7 @@ class Operation {
   std::uint32_t stream_;
   std::size_t patience_bytes_;
   bool repairs_;
+  bool takes_attendance_;
   std::uint16_t weight_;
   bool fills_with_zero_;
   Time started_;

@@ -21,7 +21,8 @@ struct Peer {
   bool heard = false;                // at least one authentic packet
   bool left = false;                 // said goodbye
   bool absent = false;               // not waited for until it is in step again
-  std::uint32_t missed = 0;          // operations in a row that ended without anything from it
+  std::uint32_t missed = 0;          // operations in a row that ended without anything from it ...
+  Time missed_at;                    // ... and when the last of them did
   Time last_heard;                   // meaningful once heard
   std::uint32_t newest = 0;          // the latest timestamp seen from it ...
   Time newest_at;                    // ... and when

@@ -167,6 +167,33 @@ TEST(the_rank_that_sends_no_numbers_is_named) {
   for (const auto& report : result.reports[0]) CHECK(report->non_finite == std::vector<Rank>{1});
 }
 
+TEST(operations_under_way_together_count_as_one_absence) {
+  // A rank that stands still for a step of many buckets has missed one step, not many.
+  constexpr Rank kRanks = 3;
+  constexpr std::size_t kBuckets = 6;
+  sim::SimOptions options = network(kRanks, Pattern::Random, 0);
+  options.protocol.bound.absent_after = 2;
+  options.pauses = {{2, Time{} + Duration::millis(20'000), Time{} + Duration::millis(20'150)}};
+  Training training(options);
+  for (std::uint32_t step = 0; step < kWarmup + 3; ++step) training.step();
+  std::vector<std::vector<float>> data(kRanks * kBuckets, std::vector<float>(kElements, 1));
+  std::vector<sim::Collective> buckets(kBuckets);
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      buckets[i].calls.push_back({{kElements, DType::Float32, ReduceOp::Mean, true},
+                                  reinterpret_cast<std::byte*>(data[i * kRanks + rank].data()),
+                                  Time{} + Duration::millis(20'010) - training.network.now()});
+    }
+  }
+  const sim::RunResult result = training.network.run(buckets, Duration::millis(60'000));
+  CHECK(result.finished);
+  for (const auto& row : result.reports) {
+    CHECK(row[0]->lost_by_peer.size() == 1 && row[0]->lost_by_peer[0].peer == 2);  // all ended without it
+    CHECK(row[0]->absent.empty());
+  }
+  CHECK_EQ(training.network.stats(0).absences, 0u);
+}
+
 TEST(losses_that_no_time_can_mend_do_not_lengthen_the_bound) {
   for (const Pattern pattern : {Pattern::Random, Pattern::Tail, Pattern::Bursts}) {
     Training training(network(8, pattern, 0.3));
