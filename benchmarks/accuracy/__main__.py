@@ -48,8 +48,8 @@ def show_drift(results: list[tuple[Case, Run]]) -> dict[str, Any]:
     table.show_drift(verdicts)
     return {
         "drift": [
-            cell._asdict() | {"seed": seed} | asdict(verdict) | {"bounded": verdict.bounded}
-            for cell, seed, verdict in verdicts
+            figures.place_as_json(case) | asdict(verdict) | {"bounded": verdict.bounded}
+            for (case, _), (_, _, verdict) in zip(results, verdicts, strict=True)
         ]
     }
 

@@ -64,18 +64,18 @@ def rows(results: Results) -> list[Row]:
 
 def as_json(results: Results) -> list[dict[str, Any]]:
     """Every run with all that it has shown."""
-    return [
-        {
-            "task": case.task.name,
-            "strategy": asdict(case.strategy),
-            "loss": None if case.loss is None else asdict(case.loss),
-            "seed": case.seed,
-            "steps": case.steps,
-            "final_loss": run.final_loss,
-        }
-        | asdict(run)
-        for case, run in results
-    ]
+    return [place_as_json(case) | {"final_loss": run.final_loss} | asdict(run) for case, run in results]
+
+
+def place_as_json(case: Case) -> dict[str, Any]:
+    """Which run it was."""
+    return {
+        "task": case.task.name,
+        "strategy": asdict(case.strategy),
+        "loss": None if case.loss is None else asdict(case.loss),
+        "seed": case.seed,
+        "steps": case.steps,
+    }
 
 
 def _row(cell: Cell, runs: Mapping[int, Run], exact: Mapping[int, Run]) -> Row:

@@ -59,10 +59,12 @@ def chosen_strategies(text: str) -> list[Strategy]:
 
 
 def chosen_losses(patterns: str, shares: str, hopeless: str = "everything") -> list[Loss]:
-    """Every pattern with every share."""
+    """Every pattern with every share, for all that is to be hopeless."""
     names = _chosen(patterns, {name: name for name in PATTERNS}, "--patterns")
-    [what] = _chosen(hopeless, {name: name for name in HOPELESS}, "--hopeless")
-    return [Loss(name, _share(share), what) for name in names for share in shares.split(",")]
+    kinds = _chosen(hopeless, {name: name for name in HOPELESS}, "--hopeless")
+    return [
+        Loss(name, _share(share), what) for what in kinds for name in names for share in shares.split(",")
+    ]
 
 
 def _chosen(text: str, known: Mapping[str, T], option: str) -> list[T]:

@@ -303,6 +303,9 @@ class Codec {
     return std::min<std::size_t>(layout_.block, layout_.elements - first) * Format::element_bytes;
   }
 
+  /// Radices are 1 to 16; said so, because a compiler that checks bounds does not know that.
+  std::size_t radix_index() const { return std::min(log2_of(radix_), log2_of(kMostRadix)); }
+
   std::uint64_t first_word(std::size_t block) const { return block * (vectors_ / radix_) * kDrawWords; }
 
   void load_block(const std::byte* in, std::size_t block, float* row) {
@@ -314,7 +317,7 @@ class Codec {
     in += block * block_bytes();
     if (bytes < block_bytes()) in = pad(in, bytes);
     const float orthonormal = 1.0F / std::sqrt(static_cast<float>(layout_.block));
-    kLoadPasses<Simd, Format>[log2_of(radix_)](in, vectors_, words_, first_word(block), orthonormal, row);
+    kLoadPasses<Simd, Format>[radix_index()](in, vectors_, words_, first_word(block), orthonormal, row);
     middle_passes<Simd>(row, vectors_);
   }
 
@@ -348,13 +351,13 @@ class Codec {
     out += block * block_bytes();
     const std::size_t bytes = bytes_of(block);
     if (streams_ && bytes_into_line(out) == 0 && bytes == block_bytes()) {
-      kStorePasses<Simd, Format, Access::Stream>[log2_of(radix_)](row, vectors_, words_, first_word(block),
-                                                                  out);
+      kStorePasses<Simd, Format, Access::Stream>[radix_index()](row, vectors_, words_, first_word(block),
+                                                                out);
       return;
     }
     auto* const values = reinterpret_cast<std::byte*>(row);
-    kStorePasses<Simd, Format, Access::Cached>[log2_of(radix_)](row, vectors_, words_, first_word(block),
-                                                                values);
+    kStorePasses<Simd, Format, Access::Cached>[radix_index()](row, vectors_, words_, first_word(block),
+                                                              values);
     if (streams_) {
       copy_streaming(out, values, bytes);
     } else {

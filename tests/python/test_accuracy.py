@@ -198,6 +198,12 @@ def test_exact_runs_come_first_and_once() -> None:
     assert len(cases) == 2 + 2 * len(FIVE_PERCENT) * (len(STRATEGIES) - 1)
 
 
+def test_every_choice_goes_with_every_other() -> None:
+    chosen = chosen_losses("tail,random", "0.01,0.05", "nothing,everything")
+    assert len(set(chosen)) == 8
+    assert chosen[0] == Loss("tail", 0.01, "nothing")
+
+
 @pytest.mark.parametrize(
     ("choose", "said"),
     [
