@@ -54,7 +54,7 @@ std::uint16_t to_weight(std::int64_t weight) {
 
 void init_call(sim::Call* self, std::uintptr_t pointer, std::uint64_t elements, int dtype, int op,
                double start, bool follows, bool bounded, std::int64_t weight, std::uint32_t stream,
-               bool keep_missing, std::size_t patience, bool repairs) {
+               std::size_t patience, bool repairs) {
   if (pointer == 0 && elements != 0)
     throw std::invalid_argument("a call's pointer is 0, must be its array's address");
   new (self) sim::Call{to_descriptor(elements, dtype, op, bounded),
@@ -63,7 +63,8 @@ void init_call(sim::Call* self, std::uintptr_t pointer, std::uint64_t elements, 
                        to_weight(weight),
                        follows,
                        stream,
-                       keep_missing};
+                       patience,
+                       repairs};
 }
 
 Reports run(sim::Network& network, const std::vector<std::vector<sim::Call>>& operations, double timeout,
@@ -107,7 +108,7 @@ void bind_sim(nb::module_& m) {
   nb::class_<sim::Call>(m, "SimulationCall")
       .def("__init__", &init_call, nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
            nb::kw_only(), nb::arg("start_seconds"), nb::arg("follows"), nb::arg("bounded"), nb::arg("weight"),
-           nb::arg("stream"), nb::arg("keep_missing"), nb::arg("patience_bytes"), nb::arg("repairs"));
+           nb::arg("stream"), nb::arg("patience_bytes"), nb::arg("repairs"));
   nb::class_<sim::Network>(m, "Simulation")
       .def(nb::init<sim::SimOptions>(), nb::arg("options"))
       .def("run", &run, nb::arg("operations"), nb::arg("timeout_seconds"), nb::arg("bound_seconds"),

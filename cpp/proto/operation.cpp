@@ -45,7 +45,6 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       repairs_(config.bound.repair || options.repairs),
       takes_attendance_(!options.repairs),
       weight_(options.weight),
-      fills_with_zero_(!options.keep_missing && descriptor.op != ReduceOp::Gather),
       started_(now),
       deadline_(now + options.timeout),
       progress_at_(now),
@@ -300,7 +299,7 @@ std::vector<Hole> Operation::holes() const {
 
 void Operation::settle_losses(Report& report) {
   report.holes = holes();
-  if (fills_with_zero_) {
+  if (!gathers()) {
     for (Rank owner = 0; owner < size_; ++owner) {
       if (owner != me_) foreign_[owner].zero_missing();
     }

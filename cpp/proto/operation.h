@@ -21,8 +21,6 @@ namespace optireduce {
 struct StartOptions {
   Duration timeout;          // an operation that must be complete fails after it
   std::uint16_t weight = 1;  // samples behind this rank's contribution; 0: it has none
-  /// What does not come back reduced keeps the value that this rank contributed, instead of becoming zero.
-  bool keep_missing = false;
   /// Names the sequence of operations on the same buffer; 0: none. What one of them lacks and comes later is
   /// added to the next.
   std::uint32_t stream = 0;
@@ -140,7 +138,7 @@ class Operation {
   bool lacks(Rank owner) const { return !foreign_[owner].complete(); }
   /// Lacks something that its owner may still have.
   bool still_open(Rank owner) const { return owner != me_ && open(owner); }
-  /// Fills in what was lost, and zeroes what is missing unless it is to keep its value.
+  /// Fills in what was lost, and zeroes what is missing; in a gather it keeps its value.
   void settle_losses(Report& report);
   /// Of what present ranks owed us, the share that came.
   double arrived_share() const;
@@ -173,7 +171,6 @@ class Operation {
   bool repairs_;
   bool takes_attendance_;
   std::uint16_t weight_;
-  bool fills_with_zero_;
   Time started_;
   Time deadline_;
   Time progress_at_;

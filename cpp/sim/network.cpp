@@ -196,9 +196,9 @@ void Network::call(const Event& event) {
   const Call& mine = operation.calls[event.rank];
   note(EventKind::Call, event.rank, 0, event.index);
   Node& node = *nodes_[event.rank];
-  const std::uint64_t number = node.endpoint().start(
-      node.clock(now_), mine.descriptor, mine.data,
-      {operation.timeout, mine.weight, mine.keep_missing, mine.stream, mine.patience_bytes, mine.repairs});
+  const std::uint64_t number =
+      node.endpoint().start(node.clock(now_), mine.descriptor, mine.data,
+                            {operation.timeout, mine.weight, mine.stream, mine.patience_bytes, mine.repairs});
   node.called[number] = event.index;
   pump(event.rank);
 }

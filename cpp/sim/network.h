@@ -37,7 +37,6 @@ struct Call {
   std::uint16_t weight = 1;   // samples behind the contribution
   bool follows = false;       // `start` is after the end of this rank's operation before, as in training
   std::uint32_t stream = 0;   // see StartOptions
-  bool keep_missing = false;
   std::size_t patience_bytes = 0;
   bool repairs = false;
 };

@@ -83,7 +83,6 @@ class Engine:
         bounded: bool = False,
         weight: int = 1,
         stream: int = 0,
-        keep_missing: bool = False,
         patience_bytes: int = 0,
         repairs: bool = False,
     ) -> int: ...
@@ -193,7 +192,6 @@ class SimulationCall:
         bounded: bool,
         weight: int,
         stream: int,
-        keep_missing: bool,
         patience_bytes: int,
         repairs: bool,
     ) -> None: ...

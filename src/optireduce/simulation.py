@@ -59,8 +59,6 @@ class Operation:
     stream: int = 0
     """Names the sequence of operations on the same buffer: what one of them lacks and comes later is added to
     the next. 0: what is lost stays lost."""
-    keep_missing: bool = False
-    """What does not come back reduced keeps the rank's own value, instead of becoming zero."""
     patience_bytes: int = 0
     """Its deadline is that of an operation so much larger."""
     repairs: bool = False
@@ -156,7 +154,6 @@ def _calls(operation: Operation, buffers: list[Buffer]) -> list[_core.Simulation
             bounded=operation.bounded,
             weight=weight,
             stream=operation.stream,
-            keep_missing=operation.keep_missing,
             patience_bytes=operation.patience_bytes,
             repairs=operation.repairs,
         )
