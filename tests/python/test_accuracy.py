@@ -14,17 +14,16 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[2]))  # benchmarks are not installed
 
-from benchmarks.accuracy import figures
-from benchmarks.accuracy.drift import judge
-from benchmarks.accuracy.plan import Plan, chosen_losses, chosen_strategies
-from benchmarks.accuracy.replicas import Replicas
-from benchmarks.accuracy.stdlib_bytes import HELD_OUT_MODULES, TRAINING_MODULES
-from benchmarks.accuracy.strategies import EXACT, OURS, PAPERS, STRATEGIES, Loss, Strategy
-from benchmarks.accuracy.task import Batch, Task
-from benchmarks.accuracy.tasks import TASKS
-from benchmarks.accuracy.training import RANKS, Case, Run, train
-from benchmarks.accuracy.transport import transport_for
-
+from optireduce.accuracy import figures
+from optireduce.accuracy.drift import judge
+from optireduce.accuracy.plan import Plan, chosen_losses, chosen_strategies
+from optireduce.accuracy.replicas import Replicas
+from optireduce.accuracy.stdlib_bytes import HELD_OUT_MODULES, TRAINING_MODULES
+from optireduce.accuracy.strategies import EXACT, OURS, PAPERS, STRATEGIES, Loss, Strategy
+from optireduce.accuracy.task import Batch, Task
+from optireduce.accuracy.tasks import TASKS
+from optireduce.accuracy.training import RANKS, Case, Run, train
+from optireduce.accuracy.transport import transport_for
 from optireduce.cli.errors import UsageError
 
 SEED = 0

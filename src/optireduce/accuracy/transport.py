@@ -8,12 +8,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from optireduce import _core
-from optireduce.dtypes import DTYPES
-from optireduce.hadamard import Encoded, WireBuffers
-from optireduce.resync_windows import ResyncWindows
-from optireduce.simulation import Doom, Link, Network, Operation, Port, Simulation
-
+from .. import _core
+from ..dtypes import DTYPES
+from ..hadamard import Encoded, WireBuffers
+from ..resync_windows import ResyncWindows
+from ..simulation import Doom, Link, Network, Operation, Port, Simulation
 from .strategies import Loss, Strategy
 
 _GIGABIT = 1e9

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from optireduce.cli.console import progress_bar
-from optireduce.cli.errors import UsageError
-
+from ..cli.console import progress_bar
+from ..cli.errors import UsageError
 from . import figures, table
 from .drift import judge
 from .plan import DRIFT_LOSS, DRIFT_STEPS, Plan, chosen_losses, chosen_strategies, chosen_tasks
@@ -69,6 +68,7 @@ def main(
     ] = "everything",
     patterns: Annotated[str, typer.Option(help="Which packets, with commas.")] = ",".join(PATTERNS),
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with other data and other losses.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="Of the first run.")] = 0,
     steps: Annotated[int | None, typer.Option(min=50, help="Of each run; each task knows its own.")] = None,
     drift: Annotated[
         bool, typer.Option(help=f"Only whether replicas stay together, over {DRIFT_STEPS:,} steps.")
@@ -83,6 +83,7 @@ def main(
         seeds=seeds,
         steps=steps or (DRIFT_STEPS if drift else None),
         drift_only=drift,
+        first_seed=first_seed,
     )
     results = run_all(plan)
     found = (show_drift if drift else show_comparison)(results)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from optireduce.cli.console import print_table
-
+from ..cli.console import print_table
 from .drift import DriftVerdict
 from .figures import Cell, Difference, Row
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from optireduce.cli.errors import UsageError
-
+from ..cli.errors import UsageError
 from .strategies import EXACT, HOPELESS, PATTERNS, STRATEGIES, Loss, Strategy
 from .task import Task
 from .tasks import TASKS
@@ -31,6 +30,7 @@ class Plan:
     steps: int | None
     """None: as many as each task needs."""
     drift_only: bool = False
+    first_seed: int = 0
 
     def cases(self) -> Iterator[Case]:
         """The exact runs of a task come before those that are compared with them."""
@@ -43,7 +43,7 @@ class Plan:
                         yield from self._seeds(task, strategy, loss)
 
     def _seeds(self, task: Task, strategy: Strategy, loss: Loss | None) -> Iterator[Case]:
-        for seed in range(self.seeds):
+        for seed in range(self.first_seed, self.first_seed + self.seeds):
             yield Case(task, strategy, loss, seed, self.steps or task.steps, decay=not self.drift_only)
 
 

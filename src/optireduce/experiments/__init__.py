@@ -1,0 +1,1 @@
+"""The papers' claims as studies that anyone can rerun."""
