@@ -23,7 +23,7 @@ $(STAMP): $(VENV)/.dependencies $(CORE)
 	touch $@
 
 demo: setup
-	$(BIN)/optireduce demo
+	$(BIN)/optireduce demo --out reports/demo
 
 test: setup lint test-cpp test-python
 

@@ -3,16 +3,12 @@ deadline train as well as exact ones and stay together, which those of the paper
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[2]))  # benchmarks are not installed
 
 from optireduce.accuracy import figures
 from optireduce.accuracy.drift import judge

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - the name everybody uses
 
-from ..cli.demo.data import sample_batch
-from ..cli.demo.model import VOCABULARY, Block, ModelConfig
+from ..trials.training.data import sample_batch
+from ..trials.training.model import VOCABULARY, Block, ModelConfig
 from .task import Batch, Task
 
 # Modules that every supported Python has. Whole modules are held out: training never sees their neighbours.

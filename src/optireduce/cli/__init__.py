@@ -12,6 +12,9 @@ from .bench import bench
 from .demo import demo
 from .doctor import doctor
 from .errors import CommandFailed, UsageError
+from .experiment import experiment
+from .lab import lab
+from .report import report
 
 # Some versions of typer bundle click, others depend on it; typer's own exception leads to the right one.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -26,6 +29,9 @@ app = typer.Typer(
 app.command()(bench)
 app.command()(demo)
 app.command()(doctor)
+app.command()(experiment)
+app.command()(report)
+app.add_typer(lab)
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,7 +47,7 @@ def _root(
         False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
-    """Gradient all-reduce over UDP for PyTorch DDP: measure it, watch it train, check a machine."""
+    """Gradient all-reduce over UDP for PyTorch DDP: measure it, see the proof, check a machine."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

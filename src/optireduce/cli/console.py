@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 # As wide as the widest table: rich would otherwise cut columns when stdout is a file or a narrow terminal.
-_TABLE_WIDTH = 185
+_TABLE_WIDTH = 250
 
 
 def print_table(table: Table) -> None:
@@ -22,13 +22,15 @@ def say(text: str) -> None:
     Console(soft_wrap=True, highlight=False).print(text)
 
 
-def progress_bar() -> Progress:
-    """A bar with a count, the elapsed time and a free `note` field."""
+def progress_bar(*, redraws_itself: bool = True) -> Progress:
+    """A bar with a count, the elapsed time and a free `note` field. One that does not redraw itself has no
+    thread, which could delay what it measures: update it with `refresh=True`."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
+        auto_refresh=redraws_itself,
         console=Console(stderr=True),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..page.figure import Figure
+from ..page.parts import Rows, Verdict
 
 
 class Advance(Protocol):
@@ -23,26 +24,6 @@ class Settings:
     hosts: tuple[int, ...] | None = None  # of studies in the lab
     seeds: int | None = None
     environments: tuple[str, ...] | None = None  # of studies in the lab
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One claim of the papers and what was found here."""
-
-    claim: str
-    paper: str
-    ours: str
-    holds: bool
-    note: str = ""  # where it does not hold, or compares other things: why
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A table for the terminal and the page; cells are ready to print."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)

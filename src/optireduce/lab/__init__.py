@@ -6,8 +6,19 @@ machine's own interfaces are never touched.
 
 from __future__ import annotations
 
+from .environments import ENVIRONMENTS, Environment, calm, disturb, find_environment
 from .errors import LabError
 from .lab import Lab
 from .shaping import Link, Queue
 
-__all__ = ["Lab", "LabError", "Link", "Queue"]
+__all__ = [
+    "ENVIRONMENTS",
+    "Environment",
+    "Lab",
+    "LabError",
+    "Link",
+    "Queue",
+    "calm",
+    "disturb",
+    "find_environment",
+]

@@ -17,6 +17,7 @@ from .commands import check_requirements
 from .errors import LabError
 from .leaving import TerminationAsExit
 from .namespaces import Namespace
+from .pauses import Pauses, Pausing
 
 INTERFACE = "eth0"  # of every host
 _MOST_HOSTS = 200
@@ -65,6 +66,7 @@ class Lab:
         self._hosts: list[Namespace] = []
         self._neighbour: Namespace | None = None
         self._background: Background | None = None
+        self._pausing: Pausing | None = None
         self._termination = TerminationAsExit()
 
     def __enter__(self) -> Lab:
@@ -88,6 +90,7 @@ class Lab:
         if os.getpid() != self._owner:
             return
         try:
+            self.stop_pauses()
             self.stop_background()
         finally:
             namespaces = [*self._hosts, *filter(None, (self._neighbour, self._switch))]
@@ -159,6 +162,30 @@ class Lab:
         if self._background is not None:
             self._background.stop()
             self._background = None
+
+    def stop_host(self, host: int) -> None:
+        """All programs of ``host`` stand still, as on a machine that swaps or is moved."""
+        self._host(host).stop_processes()
+
+    def resume_host(self, host: int) -> None:
+        """End a stop."""
+        self._host(host).resume_processes()
+
+    def kill_host(self, host: int) -> None:
+        """All programs of ``host`` die at once; its network stays."""
+        self._host(host).kill_processes()
+
+    def pause_hosts(self, pauses: Pauses, seed: int = 0) -> None:
+        """Now and then a random host's programs stand still. Replaces earlier pauses."""
+        self.stop_pauses()
+        self._the_switch()
+        self._pausing = Pausing(self._hosts, pauses, seed)
+
+    def stop_pauses(self) -> None:
+        """End the pauses; nothing where there are none."""
+        if self._pausing is not None:
+            self._pausing.stop()
+            self._pausing = None
 
     # --- Inside ------------------------------------------------------------------------------------------
 

@@ -52,12 +52,23 @@ class Namespace:
         """Start ``command`` inside; options as for subprocess.Popen."""
         return subprocess.Popen(self.inside(command), **options)
 
+    def stop_processes(self) -> None:
+        """Whatever runs inside stands still until :meth:`resume_processes`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume_processes(self) -> None:
+        """End a stop."""
+        self._signal(signal.SIGCONT)
+
     def kill_processes(self) -> None:
         """End whatever still runs inside, children of children too."""
         with contextlib.suppress(LabError):
-            for pid in call("ip", "netns", "pids", self.name).split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in call("ip", "netns", "pids", self.name).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), number)
 
     def delete(self) -> None:
         """Remove it with all that is in it; nothing where it is gone already."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ...quantiles import percentile
 from .plan import Block, Verified
 
 GB = 1e9
@@ -39,12 +39,6 @@ class Row:
     limit_share: float  # of the raw-UDP limit's speed
     socket_drops: int | None
     lost_share: float | None  # of what all ranks should have got
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def moved_bytes(nproc: int, size: int) -> int:

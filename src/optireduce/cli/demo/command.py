@@ -1,108 +1,134 @@
-"""`optireduce demo`: train with one backend after the other, watch, compare."""
+"""`optireduce demo`: the same training with Gloo and optireduce on the same bad network."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Annotated
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from ..backends import parse_backends
+from ...errors import OptiReduceError
+from ...lab import Environment, Lab, LabError, calm, disturb
+from ...trials.calibrated import Scope, recall
+from ...trials.places import Loopback, Place
+from ...trials.training.outcome import Outcome, Step
+from ...trials.training.plan import TrainingPlan
+from ...trials.training.run import run_training
 from ..console import print_table, progress_bar, say
-from ..ranks import LocalRanks, Seat
+from ..errors import CommandFailed
+from ..lab.options import become_able, chosen_environment
 from ..units import format_seconds
-from .plan import RankDone, StepDone, TrainingPlan
+from .look import write_report
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from .summary import Outcome
-
-# The first report comes after the import of torch, the reading of the text and the first step of every rank.
-_SILENCE_SECONDS = 90.0
-# Sums of floats depend on the order of the terms, and Adam, dividing by the gradient's size, amplifies that.
-_ROUNDING = 1e-4
+_RATE = "200mbit"
+_CALIBRATED_BYTES = 4 << 20
+_SYSTEMS = ("gloo", "optireduce")
+_SEED = 1
 
 
 def demo(
-    steps: Annotated[int, typer.Option(min=1, help="Training steps with each backend.")] = 100,
-    nproc: Annotated[int, typer.Option(min=2, max=16, help="Number of local ranks.")] = 4,
-    backends: Annotated[str, typer.Option(help="Backends, one after the other.")] = "gloo,optireduce",
+    environment: Annotated[str, typer.Option(help="One of `optireduce lab environments`.")] = "tail3",
+    hosts: Annotated[int, typer.Option(min=2, max=16, help="Hosts, one rank each.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps with each system.")] = 120,
+    out: Annotated[Path, typer.Option(help="Folder for the page, the plots and the logs.")] = Path(
+        "optireduce-demo"
+    ),
 ) -> None:
-    """Train a small transformer with DDP on local ranks, with one backend after the other, and compare.
+    """Train a small transformer with DDP on a bad network, with Gloo and then with optireduce, and compare.
 
-    The model (0.84 million parameters) learns to predict the bytes of Python's own standard library. Seed
-    and data are the same for every backend, so the parameters should be, too. About a minute on two
-    cores.
+    The hosts are network namespaces with links of 200 Mbit/s; where there are none, the ranks meet on
+    loopback. The model (0.84 million parameters) learns to predict the bytes of Python's own standard
+    library; seed and data are the same for both. Some two minutes on two cores.
     """
-    names = parse_backends(backends)
+    chosen = chosen_environment(environment)
+    shutil.rmtree(out / "runs", ignore_errors=True)
     outcomes = []
-    with progress_bar() as progress:
-        for backend in names:
-            outcomes.append(_train(backend, nproc, TrainingPlan(steps), progress))
-    print_table(_render(outcomes, nproc))
+    try:
+        with _place(hosts, chosen) as (place, begin, title), progress_bar() as progress:
+            for system in _SYSTEMS:
+                bar = progress.add_task(f"{system:10}", total=steps, note="starting ranks")
+
+                def advance(step: Step, bar: object = bar) -> None:
+                    note = f"{format_seconds(step.seconds)}/step, loss {step.loss:.3f}"
+                    progress.update(bar, advance=1, note=note)  # type: ignore[arg-type]
+
+                plan = TrainingPlan(system, steps, seed=_SEED, evaluate_every=max(1, steps // 20))
+                folder = out / "runs" / system
+                outcomes.append(run_training(place, plan, folder, begin=begin, advance=advance))
+                if isinstance(place, Lab):
+                    calm(place)
+    except OptiReduceError as error:
+        raise CommandFailed(str(error)) from error
+    _show(outcomes, title)
+    page = write_report(out, title, {outcome.system: out / "runs" / outcome.system for outcome in outcomes})
+    if page is not None:
+        say(f"look at it: [bold]{page}[/]")
+
+
+@contextmanager
+def _place(hosts: int, environment: Environment) -> Iterator[tuple[Place, Callable[[], None], str]]:
+    """The hosts, what to do when all ranks are ready, and what to call it."""
+    opened = ExitStack()
+    try:
+        become_able()
+        lab = opened.enter_context(Lab(hosts=hosts, rate=_RATE))
+    except (CommandFailed, LabError) as error:
+        say(f"[yellow]no lab here[/]: {error}")
+        say("the ranks meet on loopback instead: nothing is slow or lost there, so expect no difference")
+        yield Loopback(hosts), lambda: None, f"{hosts} ranks, loopback"
+        return
+    with opened:
+        environment, line = recall(environment, Scope(hosts, _RATE, _CALIBRATED_BYTES))
+        say(f"[bold]{environment.name}[/], {hosts} hosts, links of {_RATE}: {line}")
+        yield lab, lambda: disturb(lab, environment, _SEED), f"{environment.name}, {hosts} hosts, {_RATE}"
+
+
+def _show(outcomes: list[Outcome], title: str) -> None:
+    print_table(_render(outcomes, title))
     for outcome in outcomes:
-        if outcome.replica_difference > 0:
+        if outcome.failure is not None:
+            say(f"[red]{outcome.system} failed[/] after {len(outcome.steps)} steps: {outcome.failure}")
+        elif outcome.replica_difference:
             say(
-                f"{outcome.backend}: some data missed its deadline; the ranks' parameters differ by at most "
+                f"{outcome.system}: some data missed its deadline; the ranks' parameters differ by at most "
                 f"{outcome.replica_difference:.1e} of the largest one"
             )
-    for outcome in outcomes[1:]:
-        _say_agreement(outcomes[0], outcome)
+    first, other = outcomes[0], outcomes[-1]
+    if first.steps and other.steps:
+        faster = first.mean_step() / other.mean_step()
+        say(f"{first.system}'s mean step takes [bold]{faster:.2f}[/] times as long as {other.system}'s")
 
 
-def _train(backend: str, nproc: int, plan: TrainingPlan, progress: Progress) -> Outcome:
-    from .summary import summarize
-
-    task = progress.add_task(f"{backend:10}", total=plan.steps, note="starting ranks")
-    steps: list[StepDone] = []
-    finished: list[RankDone] = []
-    start = time.perf_counter()
-    with LocalRanks(_train_rank, nproc, (backend, plan)) as ranks:
-        for message in ranks.messages(_SILENCE_SECONDS):
-            if isinstance(message, RankDone):
-                finished.append(message)
-                continue
-            steps.append(message)
-            note = f"{format_seconds(message.seconds)}/step, loss {message.loss:.3f}"
-            progress.update(task, advance=1, note=note)
-    return summarize(backend, steps, finished, time.perf_counter() - start)
-
-
-def _train_rank(seat: Seat, backend: str, plan: TrainingPlan) -> None:
-    """Runs in the ranks: only they import torch."""
-    from .worker import train_rank
-
-    train_rank(seat, backend, plan)
-
-
-def _render(outcomes: list[Outcome], nproc: int) -> Table:
-    table = Table(title=f"{nproc} ranks, loopback", title_justify="left", pad_edge=False)
-    table.add_column("backend")
-    columns = ("steps", "step p50", "step p99", "waiting for gradients", "held-out loss", "total")
-    for name in columns:
+def _render(outcomes: list[Outcome], title: str) -> Table:
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    table.add_column("system")
+    for name in (
+        "steps", "step mean", "p50", "p99", "p99/p50", "waiting for gradients", "lost", "timeouts",
+        "held-out loss", "training",
+    ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for outcome in outcomes:
-        table.add_row(
-            outcome.backend,
-            str(outcome.steps),
-            format_seconds(outcome.p50),
-            format_seconds(outcome.p99),
-            f"{outcome.waiting_share:.0%}",
-            f"{outcome.held_out_loss:.4f}",
-            format_seconds(outcome.total_seconds),
-        )
+        table.add_row(*_cells(outcome))
     return table
 
 
-def _say_agreement(first: Outcome, other: Outcome) -> None:
-    from .summary import relative_difference
-
-    difference = relative_difference(first.parameters, other.parameters)
-    verdict = "[green]agree within rounding[/]" if difference < _ROUNDING else "[red]differ[/]"
-    say(
-        f"final parameters of {first.backend} and {other.backend} {verdict} "
-        f"(largest difference {difference:.1e} of the largest parameter); "
-        f"{other.backend}'s steps take {other.p50 / first.p50:.2f} of {first.backend}'s time"
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    if not outcome.steps:
+        return outcome.system, "0"
+    return (
+        outcome.system,
+        str(len(outcome.steps)),
+        format_seconds(outcome.mean_step()),
+        format_seconds(outcome.p50()),
+        format_seconds(outcome.p99()),
+        f"{outcome.p99() / outcome.p50():.2f}",
+        f"{outcome.waiting_share():.0%}",
+        f"{outcome.lost_mean():.2%}",
+        str(outcome.timeouts()),
+        f"{outcome.final_loss:.4f}",
+        format_seconds(outcome.seconds),
     )

@@ -1,0 +1,25 @@
+"""`optireduce lab`: a cluster on one machine, from Linux network namespaces."""
+
+from __future__ import annotations
+
+import typer
+
+from .bench import bench
+from .calibrate import calibrate
+from .check import check
+from .environments import environments
+from .run import run
+
+lab = typer.Typer(
+    name="lab",
+    help="A cluster on one machine, from network namespaces: slow links, loss, bursts, stragglers, crashes.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+lab.command()(environments)
+lab.command()(check)
+lab.command()(calibrate)
+lab.command()(bench)
+lab.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
+
+__all__ = ["lab"]

@@ -1,0 +1,57 @@
+"""`optireduce lab calibrate`: find the bursts that give Gloo a certain tail on this machine."""
+
+from __future__ import annotations
+
+from ...lab import Lab, LabError
+from ...trials.calibrated import Scope, remember
+from ...trials.calibration import ITERATIONS, Calibration, find
+from ...trials.ranks import RankFailed
+from ..console import progress_bar, say
+from ..errors import CommandFailed, UsageError
+from .options import EnvironmentName, Hosts, Rate, Seed, Size, become_able, chosen_environment, chosen_size
+
+
+def calibrate(
+    environment: EnvironmentName = "tail3",
+    hosts: Hosts = 4,
+    rate: Rate = "200mbit",
+    size: Size = "4M",
+    seed: Seed = 1,
+) -> None:
+    """Try bursts of different lengths until the P99/P50 of Gloo's all-reduce is what the name says.
+
+    Some minutes. The result is kept in the user's cache folder, and used by everything that uses the lab.
+    """
+    chosen = chosen_environment(environment)
+    if chosen.tail is None:
+        raise UsageError(
+            f"environment = {environment!r} has nothing to calibrate: tail1.5, tail3 and tail5 have"
+        )
+    become_able()
+    scope = Scope(hosts, rate, chosen_size(size, hosts))
+    try:
+        with Lab(hosts=hosts, rate=rate) as lab, progress_bar(redraws_itself=False) as progress:
+            bar = progress.add_task(environment, total=ITERATIONS, note="starting")
+
+            def advance(note: str, operations: int) -> None:
+                if operations == 0 and note:
+                    progress.console.print(note)
+                    progress.reset(bar, note="next trial")
+                progress.update(bar, advance=operations, note=note, refresh=True)
+
+            found = find(lab, chosen, scope.size, seed, advance)
+    except (LabError, RankFailed) as error:
+        raise CommandFailed(str(error)) from error
+    _tell(found, hosts)
+    say(f"kept in {remember(found, scope)}")
+
+
+def _tell(found: Calibration, hosts: int) -> None:
+    environment = found.environment
+    assert environment.bursts is not None
+    got = f"Gloo's P99/P50 is {found.ratio:.2f} over {ITERATIONS} operations with {hosts} hosts"
+    how = f"bursts of {environment.bursts.on_ms:.0f} ms, silences of {environment.bursts.off_ms:.0f} ms"
+    if found.reached:
+        say(f"[green]{environment.name}[/]: {got}: {how}")
+    else:
+        say(f"[red]{environment.name} could not be reached[/] in {len(found.trials)} trials; {got}: {how}")

@@ -1,0 +1,66 @@
+"""What studies in the lab have in common: one network, calibrated environments, runs on them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..lab import Lab, calm, disturb, find_environment
+from ..trials.allreduce.comparison import Comparison, compare
+from ..trials.allreduce.plan import Plan, System
+from ..trials.calibrated import Scope, recall
+from ..trials.training.outcome import Outcome, Step
+from ..trials.training.plan import TrainingPlan
+from ..trials.training.run import run_training
+
+RATE = "200mbit"
+BUCKET_BYTES = 4 << 20
+_BLOCK = 10
+_WARMUP = 25
+
+
+class Network:
+    """The hosts of one study. Every environment that it meets is noted with how it was calibrated."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.hosts = len(lab.addresses)
+        self.notes: dict[str, str] = {}
+
+    def train(
+        self, environment: str, plan: TrainingPlan, advance: Callable[[Step], None] = lambda step: None
+    ) -> Outcome:
+        """One training run in this environment."""
+        with tempfile.TemporaryDirectory(prefix="optireduce-study-") as folder:
+            try:
+                return run_training(
+                    self._lab,
+                    plan,
+                    Path(folder) / "run",
+                    begin=self._begin(environment, plan.seed),
+                    advance=advance,
+                )
+            finally:
+                calm(self._lab)
+
+    def compare(
+        self,
+        environment: str,
+        systems: tuple[System, ...],
+        iterations: int,
+        seed: int,
+        advance: Callable[[str, int], None],
+    ) -> Comparison:
+        """All-reduces of all systems, taking turns, in this environment."""
+        size = BUCKET_BYTES // (4 * self.hosts) * 4 * self.hosts
+        plan = Plan(systems, self.hosts, size, iterations, min(_BLOCK, iterations), _WARMUP)
+        try:
+            return compare(self._lab, plan, self._begin(environment, seed), advance)
+        finally:
+            calm(self._lab)
+
+    def _begin(self, name: str, seed: int) -> Callable[[], None]:
+        environment, line = recall(find_environment(name), Scope(self.hosts, RATE, BUCKET_BYTES))
+        self.notes[name] = f"{name}, {self.hosts} hosts: {line}"
+        return lambda: disturb(self._lab, environment, seed)

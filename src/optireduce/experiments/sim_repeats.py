@@ -1,0 +1,53 @@
+"""The same loop with several seeds, in numbers whose spread is that of the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from .sim_loop import Measured
+from .sim_numbers import Summary, percentile, summary
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """One run for each seed."""
+
+    runs: Sequence[Measured]
+
+    @property
+    def seconds(self) -> Summary:
+        """The mean time of an operation."""
+        return summary([fmean(run.seconds) for run in self.runs])
+
+    @property
+    def p99(self) -> Summary:
+        """The time that 99 % of the operations do not exceed."""
+        return summary([percentile(run.seconds, 0.99) for run in self.runs])
+
+    @property
+    def lost(self) -> Summary:
+        """The mean share lost."""
+        return summary([fmean(run.lost) for run in self.runs])
+
+    @property
+    def early_share(self) -> float:
+        """Of all operations on all ranks, those that ended early."""
+        ends = sum(sum(run.closed_by.values()) for run in self.runs)
+        return sum(run.closed_by["early"] for run in self.runs) / ends
+
+    @property
+    def first_bound(self) -> float:
+        """The hard deadline as the warm-up left it, seconds."""
+        return fmean(run.first_bound_seconds for run in self.runs)
+
+    @property
+    def last_bound(self) -> float:
+        """The hard deadline at the end, seconds."""
+        return fmean(run.bound_seconds[-1] for run in self.runs)
+
+    @property
+    def incast(self) -> float:
+        """How many senders receivers said they take, on average."""
+        return fmean(fmean(run.incast) for run in self.runs)

@@ -1,0 +1,140 @@
+"""The poster's third plot: what is gained by not waiting for the slowest share of the data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from ..lab import Lab
+from ..page.figure import Figure, Series
+from ..page.parts import Rows, Verdict
+from ..trials.allreduce.comparison import Comparison, figures
+from ..trials.allreduce.plan import GLOO, SYSTEMS, System
+from .lab_runs import RATE, Network
+from .study import Advance, Findings, Settings, Study
+
+_ENVIRONMENT = "tail3"
+_BOUNDS = (1.2, 1.4, 1.7, 2.5)  # of Config.bound_most: tighter deadlines drop more
+_EXACT = "no deadline"
+_ITERATIONS = 70
+_SEED = 1
+
+
+def run(settings: Settings, advance: Advance) -> Findings:
+    """Ours with tighter and looser deadlines, ours without, and Gloo, taking turns."""
+    bounds = _bounds(settings)
+    systems = (
+        SYSTEMS[GLOO],
+        System(_EXACT, {"bounded": False}),
+        *(System(_name(bound), {"bound_most": bound}) for bound in bounds),
+    )
+    with Lab(hosts=_hosts(settings), rate=RATE) as lab:
+        network = Network(lab)
+        found = network.compare(_environment(settings), systems, _iterations(settings), _SEED, advance)
+    points = [_point(found, name) for name in (_EXACT, *map(_name, bounds))]
+    return Findings(
+        tables=[_table(points)],
+        figures=[_figure(points, settings)],
+        verdicts=[_verdict(points)],
+        data={"points": points, "figures": [asdict(figures(*item)) for item in found.systems.items()]},
+        notes=(
+            f"{_iterations(settings)} all-reduces of 4 MiB for each deadline, in blocks that take turns, "
+            f"{_hosts(settings)} hosts. The poster drops the slowest x %; here deadlines are set and the "
+            "share that misses them is measured.",
+            *network.notes.values(),
+        ),
+    )
+
+
+def _point(found: Comparison, name: str) -> dict[str, Any]:
+    seconds = found.systems[name].seconds()
+    gloo, exact = found.systems[GLOO].seconds(), found.systems[_EXACT].seconds()
+    row = figures(name, found.systems[name])
+    return {
+        "deadline": name,
+        "lost": row.lost_mean,
+        "mean": row.mean,
+        "p99": row.p99,
+        "speedup_to_gloo": fmean(gloo) / fmean(seconds),
+        "speedup_to_exact": fmean(exact) / fmean(seconds),
+    }
+
+
+def _table(points: list[dict[str, Any]]) -> Rows:
+    header = ("deadline", "dropped", "mean", "p99", "Gloo's mean / this", "no deadline's mean / this")
+    lines = [
+        (
+            point["deadline"],
+            f"{point['lost']:.2%}",
+            f"{point['mean'] * 1e3:.0f} ms",
+            f"{point['p99'] * 1e3:.0f} ms",
+            f"{point['speedup_to_gloo']:.2f}",
+            f"{point['speedup_to_exact']:.2f}",
+        )
+        for point in points
+    ]
+    return Rows("What deadlines drop and gain", header, lines)
+
+
+def _figure(points: list[dict[str, Any]], settings: Settings) -> Figure:
+    ordered = sorted(points, key=lambda point: float(point["lost"]))
+    dropped = [100 * point["lost"] for point in ordered]
+    return Figure(
+        "tail-drop-speedup",
+        f"{_environment(settings)}: speed-up by dropping what comes late",
+        "dropped, % of the gradient",
+        "speed-up of the mean all-reduce",
+        [
+            Series("against Gloo", dropped, [point["speedup_to_gloo"] for point in ordered]),
+            Series("against no deadline", dropped, [point["speedup_to_exact"] for point in ordered]),
+        ],
+        caption=f"{_iterations(settings)} all-reduces of 4 MiB for each point.",
+    )
+
+
+def _verdict(points: list[dict[str, Any]]) -> Verdict:
+    small = [point for point in points if point["lost"] <= 0.02]
+    best = max(small, key=lambda point: float(point["speedup_to_exact"]))
+    return Verdict(
+        "Dropping a few percent of the slowest data speeds steps up",
+        "speed-up grows quickly over the first few percent",
+        f"{best['speedup_to_exact']:.2f} against no deadline, {best['speedup_to_gloo']:.2f} against Gloo, "
+        f"with {best['lost']:.2%} dropped",
+        best["speedup_to_exact"] > 1.0,
+        "The poster gives no figures that can be read off; ResNet50 on 128 GPU nodes there.",
+    )
+
+
+def _name(bound: float) -> str:
+    return f"{bound:g} times the usual"
+
+
+def _hosts(settings: Settings) -> int:
+    return settings.hosts[0] if settings.hosts else 2 if settings.quick else 4
+
+
+def _environment(settings: Settings) -> str:
+    return settings.environments[0] if settings.environments else _ENVIRONMENT
+
+
+def _bounds(settings: Settings) -> tuple[float, ...]:
+    return _BOUNDS[1:2] if settings.quick else _BOUNDS
+
+
+def _iterations(settings: Settings) -> int:
+    return 3 if settings.quick else _ITERATIONS
+
+
+def _units(settings: Settings) -> float:
+    return (2 + len(_bounds(settings))) * _iterations(settings)
+
+
+STUDY = Study(
+    name="tail-drop-speedup",
+    title="Speed-up by dropping the tail",
+    question="The poster's third plot: the slowest x % of the data is not waited for, and steps get faster.",
+    needs_lab=True,
+    units=_units,
+    run=run,
+)

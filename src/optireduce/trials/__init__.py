@@ -1,0 +1,1 @@
+"""What ranks do in a lab: all-reduces side by side, or training; one process on each host."""

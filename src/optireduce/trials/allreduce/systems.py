@@ -1,0 +1,129 @@
+"""The competitors as one rank sees them: something that averages a bucket over all ranks, in place."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...communicator import Communicator
+from ...config import Config
+from .plan import GLOO, TAR_TCP, Seat, System
+
+_PORT = 29_500  # free: every host is a new namespace
+_OPERATION_SECONDS = 120.0
+_FAULTY_OPERATION_SECONDS = 20.0  # a rank is missing on purpose: who waits for it should say so soon
+
+Bucket = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Averager(Protocol):
+    """One rank's end of a group."""
+
+    def average(self, bucket: Bucket) -> dict[str, Any]:
+        """Average in place; what is known about this operation, as plain JSON values."""
+        ...
+
+    def counters(self) -> dict[str, Any]:
+        """Counters since the group formed."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+def join(seat: Seat, index: int, system: System) -> Averager:
+    """Form the group of the index-th system with the other ranks."""
+    baselines = {GLOO: Gloo, TAR_TCP: TarOverTcp}
+    if system.is_ours:
+        return Optireduce(seat, index, system)
+    return baselines[system.name](seat)
+
+
+class Gloo:
+    """What torch users have today: a ring over TCP."""
+
+    def __init__(self, seat: Seat) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        self._torch, self._dist = torch, dist
+        if not dist.is_initialized():  # one group serves all that use Gloo
+            dist.init_process_group(
+                "gloo",
+                init_method=f"tcp://{seat.addresses[0]}:{_PORT}",
+                rank=seat.rank,
+                world_size=seat.plan.hosts,
+                timeout=timedelta(seconds=_OPERATION_SECONDS),
+            )
+        self._ranks = seat.plan.hosts
+
+    def average(self, bucket: Bucket) -> dict[str, Any]:
+        """Sum and divide: Gloo has no mean."""
+        tensor = self._torch.from_numpy(bucket)
+        self._dist.all_reduce(tensor)
+        tensor /= self._ranks
+        return {}
+
+    def counters(self) -> dict[str, Any]:
+        """Gloo counts nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+
+class TarOverTcp(Gloo):
+    """Transpose AllReduce as the papers' TAR+TCP: our traffic pattern with TCP's reliability."""
+
+    def average(self, bucket: Bucket) -> dict[str, Any]:
+        """Every rank gets one shard of all, averages it, and sends it to all."""
+        tensor = self._torch.from_numpy(bucket)
+        received = self._torch.empty_like(tensor)
+        self._dist.all_to_all_single(received, tensor)
+        shard = received.view(self._ranks, -1).mean(dim=0)
+        self._dist.all_gather_into_tensor(tensor, shard)
+        return {}
+
+
+class Optireduce:
+    """Ours, with the settings of its system."""
+
+    def __init__(self, seat: Seat, index: int, system: System) -> None:
+        settings: dict[str, Any] = {
+            "interface": seat.interface,
+            "timeout_seconds": _FAULTY_OPERATION_SECONDS if seat.faulty else _OPERATION_SECONDS,
+        } | dict(system.settings)
+        self._group = Communicator(
+            seat.rank,
+            seat.plan.hosts,
+            store=f"{seat.addresses[0]}:{_PORT + 1 + index}",
+            config=Config(**settings),
+            name=system.name,
+        )
+
+    def average(self, bucket: Bucket) -> dict[str, Any]:
+        """With the report of this rank."""
+        report = self._group.all_reduce(bucket, op="mean")
+        return {
+            "operation": report.operation,
+            "lost_share": report.loss_share,
+            "contributions_lost_share": report.contributions_lost_share,
+            "reduced_lost_share": report.reduced_lost_share,
+            "repaired_bytes": report.repaired_bytes,
+            "closed_by": report.closed_by,
+            "bound_seconds": report.bound_seconds,
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """Those of optireduce's stats() that are numbers."""
+        return {name: value for name, value in self._group.stats().items() if isinstance(value, (int, float))}
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._group.close()

@@ -1,0 +1,124 @@
+"""The ranks of a run, one process on each host, and what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .places import Place
+
+_SILENCE_SECONDS = 180.0
+_STOP_SECONDS = 10.0
+_ERROR_LINES = 15
+
+Record = dict[str, Any]
+
+
+class RankFailed(RuntimeError):  # noqa: N818 - reads as what happened
+    """A rank ended early or fell silent; the text ends with what it said last."""
+
+
+class Ranks:
+    """``with Ranks(place, module, seats) as ranks: for told in ranks.records(): ...``
+
+    Runs ``python -m module seat`` on each host; the module speaks through :class:`Voice`.
+    """
+
+    def __init__(self, place: Place, module: str, seats: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="optireduce-ranks-")
+        self._at_gate: set[int] = set()
+        self._gate_closed = True
+        self._buffers = [b""] * len(seats)
+        self._living = set(range(len(seats)))
+        self.processes: list[subprocess.Popen[bytes]] = []
+        for rank, seat in enumerate(seats):
+            command = [sys.executable, "-m", module, seat]
+            with self._errors_of(rank).open("wb") as errors:
+                process = place.popen(
+                    rank, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+                )
+            self.processes.append(process)
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait(_STOP_SECONDS)
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+        self._folder.cleanup()
+
+    def open_gate(self) -> None:
+        """From now on ranks at the gate go on as soon as all are there."""
+        self._gate_closed = False
+        self._let_pass()
+
+    def records(
+        self, tick_seconds: float = 1.0, expected_dead: AbstractSet[int] = frozenset()
+    ) -> Iterator[tuple[int, Record] | None]:
+        """What ranks tell, as it comes; None at least every ``tick_seconds``. Ends when all are done."""
+        with selectors.DefaultSelector() as selector:
+            for rank, process in enumerate(self.processes):
+                assert process.stdout is not None
+                selector.register(process.stdout, selectors.EVENT_READ, rank)
+            heard = time.monotonic()
+            while selector.get_map():
+                for key, _ in selector.select(tick_seconds):
+                    heard = time.monotonic()
+                    read = os.read(key.fd, 1 << 16)
+                    if read:
+                        yield from self._lines(key.data, read)
+                    else:
+                        selector.unregister(key.fileobj)
+                        self._check_end(key.data, expected_dead)
+                if time.monotonic() - heard > _SILENCE_SECONDS:
+                    raise RankFailed(f"no rank told anything for {_SILENCE_SECONDS:.0f} s")
+                yield None
+
+    def _lines(self, rank: int, read: bytes) -> Iterator[tuple[int, Record]]:
+        *lines, self._buffers[rank] = (self._buffers[rank] + read).split(b"\n")
+        for line in lines:
+            record = json.loads(line)
+            if record["kind"] == "gate":
+                self._at_gate.add(rank)
+                self._let_pass()
+            else:
+                yield rank, record
+
+    def _let_pass(self) -> None:
+        if self._gate_closed or not self._at_gate or self._living - self._at_gate:
+            return
+        waiting, self._at_gate = self._at_gate, set()
+        for rank in waiting & self._living:
+            pipe = self.processes[rank].stdin
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # it died at the gate: its end is noticed next
+                os.write(pipe.fileno(), b"g")
+
+    def _check_end(self, rank: int, expected_dead: AbstractSet[int]) -> None:
+        code = self.processes[rank].wait(_STOP_SECONDS)
+        self._living.discard(rank)
+        self._let_pass()
+        if code != 0 and rank not in expected_dead:
+            said = self._errors_of(rank).read_text(errors="replace").splitlines()[-_ERROR_LINES:]
+            raise RankFailed(f"rank {rank} ended with code {code}:\n" + "\n".join(said))
+
+    def _errors_of(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"rank{rank}"

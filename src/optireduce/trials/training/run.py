@@ -1,0 +1,78 @@
+"""One training run on given hosts, from its start to its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ..places import Place
+from ..ranks import RankFailed, Ranks, Record
+from .outcome import HeldOut, Outcome, Step
+from .plan import RANK_MODULE, Seat, TrainingPlan
+
+_TICK_SECONDS = 0.5
+
+Advance = Callable[[Step], None]
+
+
+def run_training(
+    place: Place,
+    plan: TrainingPlan,
+    folder: Path,
+    *,
+    begin: Callable[[], None] = lambda: None,
+    advance: Advance = lambda step: None,
+    at_step: Callable[[int], frozenset[int]] = lambda step: frozenset(),
+) -> Outcome:
+    """Train. Logs and parameters stay in ``folder``, which must be new. ``begin`` is called when all ranks
+    are ready, ``advance`` with each step of rank 0; ``at_step`` may then end ranks, and says which.
+
+    A run that fails, as Gloo's do when a rank dies, is an outcome too.
+    """
+    folder.mkdir(parents=True)
+    size = len(place.addresses)
+    outcome = Outcome(plan.system, plan.seed)
+    seats = [Seat(plan, rank, size, place.interface, str(folder)).to_json() for rank in range(size)]
+    dead: set[int] = set()
+    with Ranks(place, RANK_MODULE, seats) as ranks:
+        ready = 0
+        try:
+            for told in ranks.records(_TICK_SECONDS, dead):
+                if told is None:
+                    continue
+                rank, record = told
+                ready += record["kind"] == "ready"
+                if record["kind"] == "ready" and ready == size:
+                    begin()
+                    ranks.open_gate()
+                if rank == 0:
+                    step = _note(outcome, record)
+                    if step is not None:
+                        advance(step)
+                        dead |= at_step(step.step)
+        except RankFailed as error:
+            outcome.failure = str(error)
+    outcome.replica_difference = _difference(folder, size)
+    return outcome
+
+
+def _note(outcome: Outcome, record: Record) -> Step | None:
+    values = {name: value for name, value in record.items() if name != "kind"}
+    if record["kind"] == "held_out":
+        outcome.held_out.append(HeldOut(**values))
+    if record["kind"] != "step":
+        return None
+    outcome.steps.append(Step(**values))
+    return outcome.steps[-1]
+
+
+def _difference(folder: Path, size: int) -> float | None:
+    """Relative to the largest parameter: relative to itself, one near zero differs by many times its size."""
+    found = [folder / f"parameters-{rank}.npy" for rank in range(size)]
+    parameters = [np.load(path) for path in found if path.exists()]
+    if not parameters:
+        return None
+    largest = float(np.abs(parameters[0]).max()) or 1.0
+    return max(float(np.abs(other - parameters[0]).max()) for other in parameters) / largest

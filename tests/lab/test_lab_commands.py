@@ -1,0 +1,148 @@
+"""The commands of the lab: what they print, refuse and leave behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from labs import needs_a_lab
+
+from optireduce.cli import main
+from optireduce.lab import ENVIRONMENTS, Lab
+from optireduce.lab.privilege import why_not
+
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+SHOW = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'])"
+
+
+def namespaces() -> str:
+    return subprocess.run(["ip", "netns"], check=True, capture_output=True, text=True, timeout=20).stdout
+
+
+def test_environments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "environments"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ENVIRONMENTS)
+
+
+@needs_a_lab
+def test_a_lab_can_be_checked_and_nothing_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    before = namespaces()
+    assert main(["lab", "check"]) == 0
+    assert "can be built here" in capsys.readouterr().out
+    assert namespaces() == before
+
+
+@needs_a_lab
+def test_a_program_runs_on_every_host_and_knows_its_rank(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "run", "quiet", "--hosts", "2", "--", sys.executable, "-c", SHOW]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert {line for line in lines if line.startswith("[")} >= {
+        f"[{rank}] {rank} 2 {Lab(hosts=2).addresses[0]}" for rank in range(2)
+    }
+
+
+@needs_a_lab
+def test_a_program_that_fails_ends_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+    script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
+    assert main(["lab", "run", "quiet", "--hosts", "2", "--", sys.executable, "-c", script]) == 1
+    assert "ended with code 7" in capfd.readouterr().err
+    assert "optireduce-lab" not in namespaces()
+
+
+@needs_a_lab
+def test_a_crash_kills_the_last_host_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Host 0 ends well once host 1 has died: it holds a lock that only death gives up."""
+    script = (
+        "import fcntl, os, sys, time\n"
+        "file = open(sys.argv[1], 'w')\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    fcntl.flock(file, fcntl.LOCK_EX); open(sys.argv[1] + '.held', 'w'); time.sleep(600)\n"
+        "while not os.path.exists(sys.argv[1] + '.held'): time.sleep(.01)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('alone')\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
+    assert main(["lab", "run", "crash", "--hosts", "2", "--fault-after", "2", "--", *command]) == 0
+    assert "[0] alone" in capfd.readouterr().out
+
+
+def test_an_unknown_environment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "bench", "windy"]) == 2
+    assert "'windy' is not known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lab", "bench", "quiet", "--systems", "nccl"], "'nccl' is not one of gloo"),
+        (["lab", "bench", "quiet", "--set", "colour=red"], "colour"),
+        (["lab", "bench", "quiet", "--bytes", "3"], "not a value for each of 4 hosts"),
+        (["lab", "bench", "crash", "--frontier", "bound_most=1,2"], "leave one out"),
+        (["lab", "calibrate", "quiet"], "nothing to calibrate"),
+        (["lab", "run", "quiet"], "no program to run"),
+    ],
+)
+def test_bad_input_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_where_there_are_no_namespaces_the_command_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1_000)
+    monkeypatch.setenv("PATH", "")
+    assert main(["lab", "check"]) == 1
+    assert "needs root (run it with sudo) or unprivileged user namespaces" in capsys.readouterr().err
+
+
+@needs_a_lab
+@pytest.mark.skipif(why_not() is not None, reason=f"no unprivileged user namespaces: {why_not()}")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv to become an ordinary user")
+def test_an_ordinary_user_gets_a_lab_of_his_own(tmp_path: Path) -> None:
+    python = readable_python()
+    if python is None:
+        pytest.skip("no Python that another user may run, of this version")
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import site\nsite.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
+    )
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    done = subprocess.run(
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            python,
+            "-m",
+            "optireduce.cli",
+            "lab",
+            "check",
+        ],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), "HOME": "/nonexistent"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "can be built here" in done.stdout
+    assert "optireduce-lab" not in namespaces()
+
+
+def readable_python() -> str | None:
+    """The interpreter of these tests may lie in a home that others cannot enter."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for candidate in (sys.executable, f"/usr/bin/{version}"):
+        command = [*NOBODY, "unshare", "--user", "--map-root-user", candidate, "-c", ""]
+        if subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0:
+            return candidate
+    return None

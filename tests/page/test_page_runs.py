@@ -1,0 +1,135 @@
+"""The plots must show what happened: who was slow, when data was lost, on which link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic_runs import START, held_out, operation, step, write, write_run
+
+from optireduce.page.figure import Figure
+from optireduce.page.page import Section
+from optireduce.page.run_figures import step_times
+from optireduce.page.run_sections import run_sections
+from optireduce.page.runs import Run, read_run
+from optireduce.page.statistics import MOST_BINS, bins, mean_by_step
+from optireduce.report import PeerLoss
+
+
+@pytest.fixture(scope="module")
+def sections(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
+    folder = tmp_path_factory.mktemp("logs")
+    return run_sections([_read(write_run(folder / name, name)) for name in ("gloo", "optireduce")])
+
+
+def _read(folder: Path) -> Run:
+    return read_run(folder.name, sorted(folder.glob("*.jsonl")))
+
+
+def _figures(sections: list[Section]) -> dict[str, Figure]:
+    return {figure.name: figure for section in sections for figure in section.figures}
+
+
+def _notes(sections: list[Section]) -> str:
+    return " ".join(note for section in sections for note in section.notes)
+
+
+def test_every_plot_that_has_data_is_there(sections: list[Section]) -> None:
+    assert {
+        name: [series.name for series in figure.series] for name, figure in _figures(sections).items()
+    } == {
+        "step-times": ["gloo", "optireduce"],
+        "held-out-loss": ["gloo", "optireduce"],
+        "training-loss": ["gloo", "optireduce"],
+        "lost-share": ["optireduce"],
+        "deadlines-2": ["operations", "tC, the usual time", "tB, the deadline"],
+        "lost-by-peer": ["optireduce"],
+        "late-ranks": ["optireduce"],
+    }
+
+
+def test_the_bad_link_is_named(sections: list[Section]) -> None:
+    bars = _figures(sections)["lost-by-peer"]
+    assert bars.categories == ["0", "1", "2", "3"]
+    assert [lost > 0 for lost in bars.series[0].y] == [False, False, True, False]
+    (table,) = sections[-1].tables
+    assert [row[0] for row in table.rows] == ["2 → 1"]
+
+
+def test_losses_are_shown_when_they_happened(sections: list[Section]) -> None:
+    (curve,) = _figures(sections)["lost-share"].series
+    assert curve.high is not None
+    losing = [x for x, high in zip(curve.x, curve.high, strict=True) if high > 0]
+    assert curve.x[-1] * 0.3 < losing[0] < losing[-1] < curve.x[-1] * 0.55
+    assert 2 < max(curve.high) <= 5  # per cent: the worst operation, not the mean
+    assert max(curve.y) < max(curve.high)
+
+
+def test_the_late_rank_stands_out(sections: list[Section]) -> None:
+    (bars,) = _figures(sections)["late-ranks"].series
+    assert bars.y[3] == pytest.approx(10, abs=1)
+    assert all(abs(y) < 1 for y in bars.y[:3])
+
+
+def test_deadlines_leave_out_operations_without_one(sections: list[Section]) -> None:
+    operations, usual, deadline = _figures(sections)["deadlines-2"].series
+    assert set(deadline.y) == {50.0}
+    assert set(usual.y) == {30.0}
+    assert operations.x[0] > 1  # the first 20 had none
+
+
+def test_time_counts_from_the_first_record_of_a_run(tmp_path: Path) -> None:
+    records = [held_out(0, 10, 2.0, START + 5), operation(0, START), held_out(0, 20, 1.0, START + 9)]
+    run = read_run("run", [write(tmp_path / "log.jsonl", records)])
+    (curve,) = _figures(run_sections([run]))["held-out-loss"].series
+    assert (curve.x, curve.y) == ([5.0, 9.0], [2.0, 1.0])
+
+
+def test_without_steps_operation_times_are_shown(tmp_path: Path) -> None:
+    steps = read_run("a", [write(tmp_path / "a.jsonl", [step(0, 1, 0.5, None)])])
+    operations = read_run("b", [write(tmp_path / "b.jsonl", [operation(elapsed_seconds=0.25)])])
+    first, second = step_times([steps, operations])
+    assert (first.name, first.series[0].name, first.series[0].x) == ("step-times", "a", [0.5])
+    assert (second.name, second.series[0].name, second.series[0].x) == ("operation-times", "b", [0.25])
+
+
+@pytest.mark.parametrize(("slowest", "log"), [(0.5, False), (5.0, True)])
+def test_a_long_tail_gets_a_logarithmic_axis(tmp_path: Path, slowest: float, log: bool) -> None:
+    records = [step(0, number, 0.1, None) for number in range(99)] + [step(0, 99, slowest, None)]
+    (figure,) = step_times([read_run("a", [write(tmp_path / "a.jsonl", records)])])
+    assert figure.x_log == log
+
+
+def test_what_is_not_logged_is_said_with_how_to(tmp_path: Path) -> None:
+    bare = run_sections([read_run("a", [write(tmp_path / "a.jsonl", [step(0, 1, 0.5, None)])])])
+    assert "a: no operations logged" in _notes(bare)
+    assert "OPTIREDUCE_OPERATION_LOG" in _notes(bare)
+    assert "a: no loss on held-out data logged" in _notes(bare)
+    full = run_sections([read_run("b", [write(tmp_path / "b.jsonl", [operation()])])])
+    assert "b: no training steps logged; optireduce.page.training_log.TrainingLog" in _notes(full)
+    assert "b: no operation lost anything" in _notes(full)
+    assert "lost-share" not in _figures(full)
+    assert "no operations logged" not in _notes(full)
+
+
+def test_failed_operations_are_told(tmp_path: Path) -> None:
+    lost = {1: PeerLoss(5, 0)}
+    records = [operation(error="rank 1 left", lost_by_peer=lost), operation(error="rank 1 left"), operation()]
+    sections = run_sections([read_run("a", [write(tmp_path / "a.jsonl", records)])])
+    assert "a: 2 operations failed: rank 1 left" in _notes(sections)
+    assert sections[-1].tables == []  # what a failed operation lacks is not lost on a link
+
+
+def test_bins_keep_every_value_and_leave_out_what_is_not_known() -> None:
+    times = [float(number) for number in range(10_000)]
+    values = [float("nan") if number % 2 else float(number) for number in range(10_000)]
+    found = bins(times, values)
+    assert len(found) == MOST_BINS
+    assert sorted(value for one in found for value in one.values) == [float(x) for x in range(0, 10_000, 2)]
+    assert [one.time for one in found] == sorted(one.time for one in found)
+    assert bins([], []) == []
+    assert len(bins([1.0, 1.0], [3.0, 2.0])) == 1
+
+
+def test_losses_of_ranks_are_averaged_by_step() -> None:
+    assert mean_by_step([2, 1, 1], [9.0, 5.0, 4.0], [7.0, 1.0, 3.0]) == ([5.0, 9.0], [2.0, 7.0])
