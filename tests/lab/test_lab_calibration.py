@@ -33,7 +33,9 @@ def calibrate(
         return Trial(length, tail_of(length), 0.3)
 
     monkeypatch.setattr(calibration, "_try", trial)
-    return find(cast(Lab, None), find_environment(name), 4 << 20, 1, lambda note, done: None)
+    return find(
+        cast(Lab, None), find_environment(name), 4 << 20, 1, lambda note, done: None, lambda trial: None
+    )
 
 
 def test_a_network_that_fits_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,17 +46,19 @@ def find(
     size: int,
     seed: int,
     advance: Callable[[str, int], None],
+    tried: Callable[[Trial], None],
     iterations: int = ITERATIONS,
 ) -> Calibration:
-    """Try until it fits, at most five times. ``advance(note, operations)`` as it proceeds."""
+    """Try until it fits, at most five times. ``advance(note, operations)`` as a trial proceeds, ``tried``
+    when it has ended."""
     assert environment.bursts is not None
     assert environment.tail is not None
     trials: list[Trial] = []
     on_ms = environment.bursts.on_ms
-    for number in range(1, _MOST_TRIALS + 1):
+    for _ in range(_MOST_TRIALS):
         trials.append(_try(lab, _lasting(environment, on_ms), size, seed, iterations, advance))
         found = _nearest(environment, trials)
-        advance(f"trial {number}: bursts of {on_ms:.0f} ms give {trials[-1].ratio:.2f}", 0)
+        tried(trials[-1])
         if found.reached:
             break
         on_ms = next_length(trials[-1], environment.tail)

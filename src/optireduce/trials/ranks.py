@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from .places import Place
+from .pmi import PmiServer
 
 _SILENCE_SECONDS = 180.0
 _STOP_SECONDS = 10.0
@@ -32,23 +33,34 @@ class RankFailed(RuntimeError):  # noqa: N818 - reads as what happened
 class Ranks:
     """``with Ranks(place, module, seats) as ranks: for told in ranks.records(): ...``
 
-    Runs ``python -m module seat`` on each host; the module speaks through :class:`Voice`.
+    Runs ``python -m module seat`` on each host; the module speaks through :class:`Voice`. ``mpi``: ranks can
+    form an MPI world.
     """
 
-    def __init__(self, place: Place, module: str, seats: Sequence[str]) -> None:
+    def __init__(self, place: Place, module: str, seats: Sequence[str], *, mpi: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="optireduce-ranks-")
         self._at_gate: set[int] = set()
         self._gate_closed = True
         self._buffers = [b""] * len(seats)
         self._living = set(range(len(seats)))
         self.processes: list[subprocess.Popen[bytes]] = []
+        manager = PmiServer(len(seats)) if mpi else None
         for rank, seat in enumerate(seats):
             command = [sys.executable, "-m", module, seat]
+            variables, descriptor = ({}, None) if manager is None else manager.seat(rank)
             with self._errors_of(rank).open("wb") as errors:
                 process = place.popen(
-                    rank, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+                    rank,
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=os.environ | variables,
+                    pass_fds=() if descriptor is None else (descriptor,),
                 )
             self.processes.append(process)
+        if manager is not None:
+            manager.all_started()
 
     def __enter__(self) -> Ranks:
         return self

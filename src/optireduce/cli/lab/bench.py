@@ -35,7 +35,7 @@ from .options import (
     chosen_size,
     say_environment,
 )
-from .settings import check_settings, chosen_systems, frontier_systems, parse_settings
+from .settings import check_settings, chosen_systems, default_systems, frontier_systems, parse_settings
 
 _HEADER_BYTES = 56
 _PAYLOAD_BYTES = 1_408  # of a packet that fits an MTU of 1,500
@@ -69,8 +69,9 @@ class Advance(Protocol):
 def bench(
     environment: EnvironmentName = "quiet",
     systems: Annotated[
-        str, typer.Option(help=f"Of {','.join(SYSTEMS)}; `papers` is optireduce without repair.")
-    ] = ("gloo,tar-tcp,papers,optireduce"),
+        str | None,
+        typer.Option(help=f"Of {','.join(SYSTEMS)}; `papers` is optireduce without repair."),
+    ] = None,
     hosts: Hosts = 4,
     rate: Rate = "200mbit",
     size: Size = "4M",
@@ -98,7 +99,9 @@ def bench(
     if chosen.is_fault and frontier:
         raise UsageError(f"--frontier compares systems; {environment} runs one: leave one out")
     own = parse_settings(settings or [])
-    competitors = frontier_systems(frontier, own) if frontier else chosen_systems(systems, own)
+    competitors = (
+        frontier_systems(frontier, own) if frontier else chosen_systems(systems or default_systems(), own)
+    )
     if chosen.is_fault:
         competitors = (System(OURS, own),)
     check_settings(competitors)

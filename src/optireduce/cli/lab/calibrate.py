@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...lab import Lab, LabError
 from ...trials.calibrated import Scope, remember
-from ...trials.calibration import ITERATIONS, Calibration, find
+from ...trials.calibration import ITERATIONS, Calibration, Trial, find
 from ...trials.ranks import RankFailed
 from ..console import progress_bar, say
 from ..errors import CommandFailed, UsageError
@@ -34,12 +34,13 @@ def calibrate(
             bar = progress.add_task(environment, total=ITERATIONS, note="starting")
 
             def advance(note: str, operations: int) -> None:
-                if operations == 0 and note:
-                    progress.console.print(note)
-                    progress.reset(bar, note="next trial")
                 progress.update(bar, advance=operations, note=note, refresh=True)
 
-            found = find(lab, chosen, scope.size, seed, advance)
+            def tried(trial: Trial) -> None:
+                say(f"bursts of {trial.on_ms:.0f} ms: Gloo's P99/P50 is {trial.ratio:.2f}")
+                progress.reset(bar, note="next trial")
+
+            found = find(lab, chosen, scope.size, seed, advance, tried)
     except (LabError, RankFailed) as error:
         raise CommandFailed(str(error)) from error
     _tell(found, hosts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...config import Config
-from ...trials.allreduce.plan import GLOO, OURS, SYSTEMS, System
+from ...trials.allreduce.plan import GLOO, MPI, OURS, SYSTEMS, System, mpi_is_installed
 from ..errors import UsageError
 from ..units import parse_list
 
@@ -39,9 +39,16 @@ def check_settings(systems: Sequence[System]) -> None:
             raise UsageError(f"--set/--frontier: {error}") from error
 
 
+def default_systems() -> str:
+    """All that this machine has."""
+    return ",".join(name for name in SYSTEMS if name != MPI or mpi_is_installed())
+
+
 def _find_system(name: str) -> System:
     if name not in SYSTEMS:
         raise UsageError(f"--systems: {name!r} is not one of {', '.join(SYSTEMS)}")
+    if name == MPI and not mpi_is_installed():
+        raise UsageError("--systems: 'mpi' is not installed here: pip install 'optireduce[mpi]'")
     return SYSTEMS[name]
 
 

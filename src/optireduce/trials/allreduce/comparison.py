@@ -136,7 +136,7 @@ def compare(
     run proceeds."""
     found = Comparison({system.name: Measured([[] for _ in range(plan.hosts)]) for system in plan.systems})
     ready, rank_seconds, meter = 0, 0.0, CpuMeter()
-    with Ranks(lab, RANK_MODULE, seats(lab, plan)) as ranks:
+    with Ranks(lab, RANK_MODULE, seats(lab, plan), mpi=plan.needs_mpi) as ranks:
         for told in ranks.records():
             if told is None:
                 continue

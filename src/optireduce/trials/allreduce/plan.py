@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from ...lab import Lab
 
 GLOO = "gloo"
 TAR_TCP = "tar-tcp"
+MPI = "mpi"
 PAPERS = "papers"
 OURS = "optireduce"
 RANK_MODULE = "optireduce.trials.allreduce.rank"
@@ -27,7 +29,7 @@ class System:
     @property
     def is_ours(self) -> bool:
         """Whether optireduce's engine does it, in whatever mode."""
-        return self.name not in (GLOO, TAR_TCP)
+        return self.name not in (GLOO, TAR_TCP, MPI)
 
 
 SYSTEMS: Mapping[str, System] = {
@@ -35,10 +37,16 @@ SYSTEMS: Mapping[str, System] = {
     for system in (
         System(GLOO),
         System(TAR_TCP),
+        System(MPI),
         System(PAPERS, _PAPERS_SETTINGS),
         System(OURS),
     )
 }
+
+
+def mpi_is_installed() -> bool:
+    """MPICH and mpi4py, as ``pip install 'optireduce[mpi]'`` brings them."""
+    return find_spec("mpi4py") is not None and find_spec("mpi4py.MPI") is not None
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,11 @@ class Plan:
     def warmup_of(self, system: System) -> int:
         """Operations whose times do not count: buffers, connections, and the bounds that ours learns."""
         return self.warmup if system.is_ours else self.baseline_warmup
+
+    @property
+    def needs_mpi(self) -> bool:
+        """Whether ranks form an MPI world."""
+        return any(system.name == MPI for system in self.systems)
 
     def rounds(self) -> int:
         """How often the systems take turns."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from ...communicator import Communicator
 from ...config import Config
-from .plan import GLOO, TAR_TCP, Seat, System
+from .plan import GLOO, MPI, TAR_TCP, Seat, System
 
 _PORT = 29_500  # free: every host is a new namespace
 _OPERATION_SECONDS = 120.0
@@ -36,7 +38,7 @@ class Averager(Protocol):
 
 def join(seat: Seat, index: int, system: System) -> Averager:
     """Form the group of the index-th system with the other ranks."""
-    baselines = {GLOO: Gloo, TAR_TCP: TarOverTcp}
+    baselines: dict[str, Callable[[Seat], Averager]] = {GLOO: Gloo, TAR_TCP: TarOverTcp, MPI: Mpi}
     if system.is_ours:
         return Optireduce(seat, index, system)
     return baselines[system.name](seat)
@@ -89,6 +91,41 @@ class TarOverTcp(Gloo):
         shard = received.view(self._ranks, -1).mean(dim=0)
         self._dist.all_gather_into_tensor(tensor, shard)
         return {}
+
+
+class Mpi:
+    """MPICH over TCP, its own choice of algorithm."""
+
+    def __init__(self, seat: Seat) -> None:
+        os.environ |= {
+            "UCX_TLS": "tcp,self",
+            "UCX_NET_DEVICES": seat.interface,
+            "FI_TCP_IFACE": seat.interface,
+        }
+        from mpi4py import MPI as library  # noqa: N811 - it starts MPI, with the variables above
+
+        self._in_place = library.IN_PLACE
+        self._world = library.COMM_WORLD
+        self._close = library.Finalize
+        if self._world.size != seat.plan.hosts:
+            raise RuntimeError(
+                f"MPI has {self._world.size} ranks instead of {seat.plan.hosts}: it must be MPICH, "
+                "as pip install 'optireduce[mpi]' brings it"
+            )
+
+    def average(self, bucket: Bucket) -> dict[str, Any]:
+        """Sum and divide."""
+        self._world.Allreduce(self._in_place, bucket)
+        bucket /= self._world.size
+        return {}
+
+    def counters(self) -> dict[str, Any]:
+        """MPI counts nothing that we could ask for."""
+        return {}
+
+    def close(self) -> None:
+        """Leave the world."""
+        self._close()
 
 
 class Optireduce:

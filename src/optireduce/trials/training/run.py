@@ -54,7 +54,7 @@ def run_training(
                         dead |= at_step(step.step)
         except RankFailed as error:
             outcome.failure = str(error)
-    outcome.replica_difference = _difference(folder, size)
+    outcome.replica_difference = difference(folder, size)
     return outcome
 
 
@@ -68,8 +68,9 @@ def _note(outcome: Outcome, record: Record) -> Step | None:
     return outcome.steps[-1]
 
 
-def _difference(folder: Path, size: int) -> float | None:
-    """Relative to the largest parameter: relative to itself, one near zero differs by many times its size."""
+def difference(folder: Path, size: int) -> float | None:
+    """Between the parameters of rank 0 and any other's, of the largest parameter: of itself, one near zero
+    differs by many times its size. None: no rank has left any."""
     found = [folder / f"parameters-{rank}.npy" for rank in range(size)]
     parameters = [np.load(path) for path in found if path.exists()]
     if not parameters:
