@@ -34,11 +34,12 @@ def calibrate(
             bar = progress.add_task(environment, total=ITERATIONS, note="starting")
 
             def advance(note: str, operations: int) -> None:
+                if progress.finished:  # the trial before this one
+                    progress.reset(bar)
                 progress.update(bar, advance=operations, note=note, refresh=True)
 
             def tried(trial: Trial) -> None:
                 say(f"bursts of {trial.on_ms:.0f} ms: Gloo's P99/P50 is {trial.ratio:.2f}")
-                progress.reset(bar, note="next trial")
 
             found = find(lab, chosen, scope.size, seed, advance, tried)
     except (LabError, RankFailed) as error:
