@@ -31,9 +31,10 @@ Rank checked_rank(const char* field, int value, int least) {
 }
 
 DType checked_dtype(int code) {
-  if (code < 0 || code > static_cast<int>(DType::Float16)) {
-    throw std::invalid_argument("dtype code " + std::to_string(code) +
-                                " is not 0 (float32), 1 (float64), 2 (bfloat16) or 3 (float16)");
+  if (code < 0 || code > static_cast<int>(kLastDType)) {
+    throw std::invalid_argument(
+        "dtype code " + std::to_string(code) +
+        " is not 0 (float32), 1 (float64), 2 (bfloat16), 3 (float16) or 4 (int8 blocks)");
   }
   return static_cast<DType>(code);
 }

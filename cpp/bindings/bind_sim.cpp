@@ -35,8 +35,8 @@ Descriptor to_descriptor(std::uint64_t elements, int dtype, int op, bool bounded
   if (elements > std::numeric_limits<std::uint32_t>::max()) {
     throw std::invalid_argument("elements is " + std::to_string(elements) + ", must be below 2^32");
   }
-  if (dtype < 0 || dtype > static_cast<int>(DType::Float16)) {
-    throw std::invalid_argument("dtype is " + std::to_string(dtype) + ", must be in 0 .. 3");
+  if (dtype < 0 || dtype > static_cast<int>(kLastDType)) {
+    throw std::invalid_argument("dtype is " + std::to_string(dtype) + ", must be in 0 .. 4");
   }
   if (op < 0 || op > static_cast<int>(ReduceOp::Gather)) {
     throw std::invalid_argument("op is " + std::to_string(op) + ", must be 0 (sum), 1 (mean) or 2 (gather)");

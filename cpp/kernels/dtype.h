@@ -4,9 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/int8_block.h"
+
 namespace optireduce {
 
-enum class DType : std::uint8_t { Float32 = 0, Float64 = 1, BFloat16 = 2, Float16 = 3 };
+/// Int8Block: 62 values in 64 bytes (kernels/int8_block.h); an element is a block.
+enum class DType : std::uint8_t { Float32 = 0, Float64 = 1, BFloat16 = 2, Float16 = 3, Int8Block = 4 };
+constexpr DType kLastDType = DType::Int8Block;
 /// Gather adds nothing: every rank's own part of the buffer goes to all others.
 enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1, Gather = 2 };
 
@@ -19,6 +23,8 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::BFloat16:
     case DType::Float16:
       return 2;
+    case DType::Int8Block:
+      return kInt8BlockBytes;
   }
   return 0;
 }
@@ -33,6 +39,8 @@ constexpr const char* name_of(DType dtype) {
       return "bfloat16";
     case DType::Float16:
       return "float16";
+    case DType::Int8Block:
+      return "int8 blocks";
   }
   return "unknown";
 }

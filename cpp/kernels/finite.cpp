@@ -31,6 +31,8 @@ bool all_finite(DType dtype, const std::byte* data, std::size_t elements) {
       return no_full_exponent<std::uint16_t>(data, elements, 0x7f80u);
     case DType::Float16:
       return no_full_exponent<std::uint16_t>(data, elements, 0x7c00u);
+    case DType::Int8Block:
+      return int8_all_finite(data, elements);
   }
   return true;
 }

@@ -1,6 +1,7 @@
 // Picks the fastest implementation that this CPU can run, once.
 #include "kernels/reduce.h"
 
+#include "kernels/int8_block.h"
 #include "kernels/reduce_variants.h"
 
 namespace optireduce {
@@ -31,6 +32,10 @@ const Choice& choice() {
 
 void reduce(DType dtype, std::span<const std::byte* const> inputs, double divisor, std::byte* out,
             std::size_t elements) {
+  if (dtype == DType::Int8Block) {
+    int8_reduce(inputs, divisor, out, elements);
+    return;
+  }
   choice().reduce(dtype, inputs, divisor, out, elements);
 }
 

@@ -11,7 +11,8 @@ namespace optireduce {
 /// out[i] = (((inputs[0][i] + inputs[1][i]) + inputs[2][i]) + ...) / divisor, added in exactly that order, so
 /// that equal inputs give equal bits on every machine. float32, bfloat16 and float16 accumulate in float32
 /// and are rounded once (to nearest even) on the way out; float64 accumulates in float64. A divisor of 1
-/// divides nothing. `out` may be one of the inputs. No alignment is required. At least one input.
+/// divides nothing. Int8Block: see int8_reduce(). `out` may be one of the inputs. No alignment is required.
+/// At least one input.
 void reduce(DType dtype, std::span<const std::byte* const> inputs, double divisor, std::byte* out,
             std::size_t elements);
 

@@ -40,7 +40,7 @@ std::uint8_t encode_kind(const Descriptor& d) {
 std::optional<Descriptor> decode_descriptor(std::uint32_t elements, std::uint8_t kind) {
   const unsigned dtype = kind & 0xfu;
   const unsigned op = kind >> 4 & 0x7u;
-  if (dtype > static_cast<unsigned>(DType::Float16) || op > static_cast<unsigned>(ReduceOp::Gather))
+  if (dtype > static_cast<unsigned>(kLastDType) || op > static_cast<unsigned>(ReduceOp::Gather))
     return std::nullopt;
   return Descriptor{elements, static_cast<DType>(dtype), static_cast<ReduceOp>(op),
                     (kind & kBoundedKind) != 0};

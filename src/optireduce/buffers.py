@@ -32,7 +32,9 @@ class Buffer:
 
 
 def as_buffer(data: Any) -> Buffer:
-    """The memory of an array; TypeError or ValueError says what is wrong with it."""
+    """The memory of an array; TypeError or ValueError says what is wrong with it. A Buffer is one already."""
+    if isinstance(data, Buffer):
+        return data
     if isinstance(data, np.ndarray):
         return _from_numpy(data)
     if hasattr(data, "__dlpack__"):

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _core
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
@@ -31,6 +30,7 @@ from .report import PeerLoss, Report, StepReport, lost_by_peer, step_report
 from .resync import Resync, effective_steps
 from .safeguard import Safeguard, Statement, Verdict
 from .transport import Operation, Transport
+from .wire import Lost
 from .work import future_of
 
 _DEFAULT_TIMEOUT_SECONDS = 1_800.0  # torch's own default, for groups that do not tell theirs
@@ -205,9 +205,9 @@ class Session:
         dtype = TORCH_DTYPES[host.dtype]
         encoded = self._encoded(host, dtype, bucket)
 
-        def finish(raw: _core.Report) -> None:
+        def finish(lost: Lost) -> None:
             if encoded is not None:
-                encoded.decode(raw)
+                encoded.decode(lost)
             if then is not None:
                 then()
 

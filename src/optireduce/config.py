@@ -111,6 +111,12 @@ class Config:
     entries. "auto": only where it helps: without late repair and resync, with an optimizer that does not
     divide by the size of past gradients (SGD), while more than 1 % is lost. Needs attach()."""
 
+    wire: Literal["fp32", "bf16", "int8", "auto"] = "fp32"
+    """How float32 travels that may be approximate: all-reduces that may have a deadline. "bf16": half the
+    bytes, rounded to nearest; "int8": about a quarter, rounded at random so that it is right on average. Both
+    add in float32, and all ranks get the same. "auto": bf16 between hosts, fp32 within one, where rounding
+    costs more than it saves."""
+
     skip_above: float = 0.5
     """With attach(..., optimizer=...) or Session.should_step(): a step that lost more than this share of its
     gradient, on average over the ranks, is skipped on all ranks. 1: never."""
@@ -202,7 +208,7 @@ _PROBABILITIES = {
 _RATIOS = {"bound_percentile": (50.0, 100.0), "bound_least": (1.0, 10.0), "bound_most": (1.0, 10.0)}
 _FLOATS = _SECONDS | _OPTIONAL_SECONDS | _PROBABILITIES | _RATIOS
 _BOOLEANS = {"bounded", "repair", "late_repair", "shuffle", "resync_optimizer", "use_gso", "use_gro"}
-_CHOICES = {"hadamard": ("off", "on", "auto")}
+_CHOICES = {"hadamard": ("off", "on", "auto"), "wire": ("fp32", "bf16", "int8", "auto")}
 _TEXTS = {"interface", "operation_log"}
 
 

@@ -31,6 +31,7 @@ _SAME_EVERYWHERE = (
     "resync_steps",
     "resync_optimizer",
     "hadamard",
+    "wire",
     "skip_above",
     "halt_after",
 )
@@ -42,6 +43,8 @@ class Connection(NamedTuple):
     engine: Engine
     seed: int
     """The same on every rank, another in every session. No secret."""
+    hosts: int
+    """Different addresses among the ranks; the same number on every rank."""
 
 
 def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: str) -> Connection:
@@ -58,7 +61,7 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
     step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
     connector = _Connector(exchange, config, addresses, int(hellos[0]["token"], 16))
     try:
-        return Connection(connector.run(step_seconds), int(hellos[0]["seed"], 16))
+        return Connection(connector.run(step_seconds), int(hellos[0]["seed"], 16), len(set(addresses)))
     except BaseException:
         connector.abandon()
         raise

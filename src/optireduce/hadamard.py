@@ -12,6 +12,7 @@ import torch
 
 from . import _core
 from .dtypes import DType
+from .wire import Lost
 
 BLOCK = 1024
 _CAP = 2.0  # of the rescaling: a block of which little came must not shout
@@ -28,10 +29,8 @@ class Encoded:
         self.wire = wire
         _core.hadamard_encode(dtype.code, pointer, elements, BLOCK, seed, wire.data_ptr())
 
-    def decode(self, raw: _core.Report) -> None:
-        """Write the result back to where the bucket came from."""
-        size = _WIRE.itemsize
-        lost = [(begin // size, count // size) for stage, _, begin, count in raw.holes if stage == "reduced"]
+    def decode(self, lost: Lost) -> None:
+        """Write the result back to where the bucket came from; ``lost`` are coefficients."""
         _core.hadamard_decode(
             self._dtype.code,
             self.wire.data_ptr(),

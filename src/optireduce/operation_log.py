@@ -7,7 +7,7 @@ Fields:
 operation              number of the operation in its group
 time                   when it ended, seconds since 1970
 rank                   the rank that writes
-bytes                  size of the reduced buffer
+bytes                  size of the reduced buffer, in the form in which it travels
 bounded                whether it had a deadline
 elapsed_ms             from the local start to the local end
 stood_still_ms         of these, the time in which this process should have run and did not

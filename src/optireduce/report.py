@@ -28,7 +28,7 @@ class Report:
     """Number of the operation in its group, the same on every rank. -1 for one that needed no
     communication."""
     bytes: int
-    """Size of the reduced buffer."""
+    """Size of the reduced buffer, in the form in which it travels (``Config.wire``), as all bytes here."""
     elapsed_seconds: float
     """From the local start to the local end."""
     stood_still_seconds: float = 0.0

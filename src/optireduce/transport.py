@@ -14,7 +14,7 @@ from typing import Any
 from . import _core
 from .config import Config
 from .connect import connect
-from .dtypes import DType
+from .dtypes import GATHER, DType
 from .errors import (
     ClosedError,
     MismatchError,
@@ -28,8 +28,9 @@ from .exchange import Exchange
 from .membership import Membership
 from .operation_log import OperationLog
 from .report import Report, report_of
+from .wire import IdleBuffers, Lost, Travelling, Wire, effective_wire, lost_values, travelling
 
-Finish = Callable[[_core.Report], None]
+Finish = Callable[[Lost], None]
 
 # Native waits are cut into slices so that Ctrl-C reaches a thread that waits.
 _SLICE_SECONDS = 0.5
@@ -40,9 +41,17 @@ _TIMED_OUT, _MISMATCH, _TOO_FEW = 1, 2, 4
 class Operation:
     """One all-reduce in flight, and its outcome once somebody has waited for it. Any thread may wait."""
 
-    def __init__(self, transport: Transport, number: int, keep_alive: object, finish: Finish | None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        number: int,
+        form: Travelling,
+        keep_alive: object,
+        finish: Finish | None,
+    ) -> None:
         self._transport = transport
         self.number = number
+        self._form: Travelling | None = form
         self._keep_alive = keep_alive  # the engine writes to this memory until the operation is done
         self._finish = finish  # e.g. copy the result back into a non-contiguous array
         self._lock = threading.Lock()
@@ -94,11 +103,18 @@ class Operation:
             if self.settled:
                 return
             self._error = _error_of(raw)
-            if self._error is None and self._finish is not None:
-                self._finish(raw)
-            self._keep_alive = self._finish = None
+            if self._error is None:
+                self._deliver(raw)
+            self._keep_alive = self._finish = self._form = None
             self._raw = raw
         self._transport.settled(self, raw)  # without the lock: it calls back into user code
+
+    def _deliver(self, raw: _core.Report) -> None:
+        """From the form in which it travelled to the caller's memory."""
+        assert self._form is not None
+        self._form.widen()
+        if self._finish is not None:
+            self._finish(lost_values(raw, self._form))
 
 
 class Transport:
@@ -109,7 +125,10 @@ class Transport:
         self.rank = exchange.rank
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
-        self.engine, self.seed = connect(exchange, config, self.timeout_seconds, master)
+        self.engine, self.seed, hosts = connect(exchange, config, self.timeout_seconds, master)
+        self._wire = effective_wire(config.wire, hosts)
+        self._idle = IdleBuffers()
+        self._forms = 0
         self.membership = Membership(self.engine.events, config.absent_after)
         self._log = OperationLog(config.operation_log, self.rank) if config.operation_log else None
         self._in_flight: dict[int, Operation] = {}
@@ -142,18 +161,21 @@ class Transport:
         lost even if ``Config.repair`` is off: not for gradients, but for what keeps ranks together.
         A mean divides by the sum of the ``weight`` of the ranks whose data came; 0: this rank gives nothing.
         ``keep_alive`` is held until the operation is done; ``finish`` runs once, when it has succeeded and
-        before anybody is told.
+        before anybody is told, and hears which values did not come back.
+        What may be approximate travels as ``Config.wire`` says.
         """
         self._reap()
         bounded = not must_complete and self._may_be_bounded(elements * dtype.itemsize, gradient)
         with self._lock:  # numbers are given in call order
             if self._closed:
                 raise ClosedError("the group is closed: no operation can be started")
+            narrows = bounded and op != GATHER
+            form = self._form(pointer, elements, dtype, self._wire if narrows else "fp32")
             timeout_seconds = timeout_seconds or self.timeout_seconds
             number = self.engine.all_reduce(
-                pointer,
-                elements,
-                dtype.code,
+                form.pointer,
+                form.elements,
+                form.dtype.code,
                 op,
                 timeout_seconds,
                 bounded,
@@ -162,7 +184,7 @@ class Transport:
                 patience_bytes=patience_bytes,
                 repairs=repairs,
             )
-            operation = Operation(self, number, keep_alive, finish)
+            operation = Operation(self, number, form, keep_alive, finish)
             self._in_flight[number] = operation
         return operation
 
@@ -191,6 +213,12 @@ class Transport:
         self.membership.clear()
         if self._log is not None:
             self._log.close()
+
+    def _form(self, pointer: int, elements: int, dtype: DType, wire: Wire) -> Travelling:
+        """Ranks round at random independently of each other: their errors then cancel in the mean."""
+        self._forms += 1
+        seed = (self.seed + self._forms) * self.size + self.rank
+        return travelling(wire, pointer, elements, dtype, seed % 2**64, self._idle)
 
     def _may_be_bounded(self, size: int, gradient: bool) -> bool:
         """Whether an operation has a deadline: the one rule for all who start any, asked by the thread that

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ..wire import Wire
+
 Pattern = Literal["random", "tail", "bursts"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 Hopeless = Literal["nothing", "contributions", "everything"]
@@ -39,6 +41,8 @@ class Strategy:
     lossy network."""
     average_steps: int | None = None
     """Every so many steps the parameters are averaged, exactly."""
+    wire: Wire = "fp32"
+    """The form in which gradients travel."""
 
 
 _PAPERS = {"repair": False, "late_repair": False, "shuffle": False}
@@ -55,5 +59,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         PAPERS,
         Strategy("papers+hadamard", **_PAPERS, hadamard=True),
         Strategy("no-repair+average50", late_repair=False, average_steps=50),
+        Strategy("ours+bf16", resync_steps=200, wire="bf16"),
+        Strategy("ours+int8", resync_steps=200, wire="int8"),
     )
 }

@@ -9,15 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..buffers import Buffer
 from ..dtypes import DTYPES
 from ..hadamard import Encoded, WireBuffers
 from ..resync_windows import ResyncWindows
 from ..simulation import Doom, Link, Network, Operation, Port, Simulation
+from ..wire import IdleBuffers, Lost, lost_values, travelling
 from .strategies import Loss, Strategy
 
 _GIGABIT = 1e9
 _SWITCH_QUEUE_BYTES = 256 * 1024
 _COMPUTE_SECONDS = 2e-3  # between operations, in virtual time: so long what is late has to come
+_FLOAT32 = DTYPES["float32"]
 _GRADIENTS = 1  # the stream that late data belongs to
 
 Rows: TypeAlias = npt.NDArray[np.float32]
@@ -65,15 +68,16 @@ class Lossy:
         self._ranks, elements = shape
         self._simulation = Simulation(_network(strategy, loss, self._ranks, payload_bytes, seed))
         self._windows = _windows(elements, self._ranks, strategy.resync_steps)
-        self._wires = WireBuffers()
+        self._wires, self._idle = WireBuffers(), IdleBuffers()
         self._lost_shares: list[float] = []
 
     def average(self, gradients: Rows, step: int) -> None:
         """By an all-reduce with a deadline."""
+        seed = self._seed * 1_000_003 + step
         if self._strategy.hadamard:
-            reports = self._average_encoded(gradients, seed=self._seed * 1_000_003 + step)
+            reports = self._average_encoded(gradients, seed)
         else:
-            reports = self._mean(list(gradients))
+            reports, _ = self._mean(list(gradients), seed)
         if reports[0].bounded:
             self._lost_shares.append(_lost_share(reports))
 
@@ -91,19 +95,36 @@ class Lossy:
 
     def _average_encoded(self, gradients: Rows, seed: int) -> list[_core.Report]:
         """As coefficients of a Hadamard transform; the signs must be others in every step."""
-        float32, elements = DTYPES["float32"], gradients.shape[1]
+        elements = gradients.shape[1]
         wires = [self._wires.get(rank, elements) for rank in range(self._ranks)]
         encoded = [
-            Encoded(row.ctypes.data, elements, float32, seed, wire)
+            Encoded(row.ctypes.data, elements, _FLOAT32, seed, wire)
             for row, wire in zip(gradients, wires, strict=True)
         ]
-        reports = self._mean([on_the_way.wire.numpy() for on_the_way in encoded])
-        for on_the_way, report in zip(encoded, reports, strict=True):
-            on_the_way.decode(report)
+        reports, lost = self._mean([on_the_way.wire.numpy() for on_the_way in encoded], seed)
+        for on_the_way, lost_here in zip(encoded, lost, strict=True):
+            on_the_way.decode(lost_here)
         return reports
 
-    def _mean(self, arrays: Sequence[Rows]) -> list[_core.Report]:
-        return self._run(arrays, op="mean", stream=_GRADIENTS)
+    def _mean(self, arrays: Sequence[Rows], seed: int) -> tuple[list[_core.Report], list[Lost]]:
+        """In the form in which the strategy lets them travel; what did not come back, of each rank."""
+        forms = [
+            travelling(
+                self._strategy.wire,
+                row.ctypes.data,
+                row.size,
+                _FLOAT32,
+                seed * self._ranks + rank,
+                self._idle,
+            )
+            for rank, row in enumerate(arrays)
+        ]
+        buffers = [Buffer(form.pointer, form.elements, form.dtype, form, None) for form in forms]
+        reports = self._run(buffers, op="mean", stream=_GRADIENTS)
+        lost = [lost_values(report, form) for report, form in zip(reports, forms, strict=True)]
+        for form in forms:
+            form.widen()
+        return reports, lost
 
     def _resync(self, window: Rows) -> None:
         """Rank r sends the r-th part of the window to all others."""
@@ -113,7 +134,7 @@ class Lossy:
         self._run(list(padded), op="gather")
         window[:] = padded[:, :elements]
 
-    def _run(self, arrays: Sequence[Rows], **options: Any) -> list[_core.Report]:
+    def _run(self, arrays: Sequence[Rows] | Sequence[Buffer], **options: Any) -> list[_core.Report]:
         starts = [_COMPUTE_SECONDS] * self._ranks
         operation = Operation(arrays, start_seconds=starts, bounded=True, **options)
         return [_checked(report) for report in self._simulation.run([operation])[0]]

@@ -13,6 +13,7 @@ ITERATIONS = 200
 _BLOCK = 10
 _MOST_TRIALS = 5
 _TOLERANCE = 0.15
+_GOOD_ENOUGH = 0.07  # no need to try again
 _LARGEST_CHANGE = 2.5  # of the bursts' length from one trial to the next: a p99 is a noisy guide
 
 
@@ -34,10 +35,15 @@ class Calibration:
     trials: tuple[Trial, ...]
 
     @property
-    def reached(self) -> bool:
-        """Within 15 % of what the name says."""
+    def off(self) -> float:
+        """How far from what the name says, relative."""
         assert self.environment.tail is not None
-        return abs(self.ratio / self.environment.tail - 1) <= _TOLERANCE
+        return abs(self.ratio / self.environment.tail - 1)
+
+    @property
+    def reached(self) -> bool:
+        """Near enough for the name."""
+        return self.off <= _TOLERANCE
 
 
 def find(
@@ -59,7 +65,7 @@ def find(
         trials.append(_try(lab, _lasting(environment, on_ms), size, seed, iterations, advance))
         found = _nearest(environment, trials)
         tried(trials[-1])
-        if found.reached:
+        if found.off <= _GOOD_ENOUGH:
             break
         on_ms = next_length(trials[-1], environment.tail)
     return found

@@ -18,8 +18,10 @@ class TrainingPlan:
 
     system: str  # gloo, or optireduce in any mode
     steps: int
-    batch: int = 4  # sequences a rank and step
+    batch: int = 2  # sequences a rank and step: the network, not two cores, should be what is slow
     learning_rate: float = 1e-3
+    ramp_steps: int = 20  # the learning rate rises to its full value
+    most_norm: float = 1.0  # of the gradient: without, one hard batch can throw a run off, with any backend
     seed: int = 1
     evaluate_every: int = 10  # steps between snapshots that are evaluated on held-out text
     held_out_batches: int = 16

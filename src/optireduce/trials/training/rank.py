@@ -27,6 +27,7 @@ from .model import ByteTransformer, ModelConfig
 from .plan import GLOO, Seat, TrainingPlan
 
 _TIMEOUT = timedelta(seconds=120)
+_HELD_OUT_BATCH = 16
 
 
 def train(seat: Seat, voice: Voice) -> None:
@@ -40,6 +41,7 @@ def train(seat: Seat, voice: Voice) -> None:
     last_gradient = GradientClock(model)
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=plan.learning_rate)
+    ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / plan.ramp_steps))
     session = _attach(seat, ddp, optimizer)
     generator = torch.Generator().manual_seed(plan.seed * 1000 + seat.rank)  # other text on every rank
     log = TrainingLog(str(seat.path("steps-{rank}.jsonl")), seat.rank)
@@ -53,7 +55,9 @@ def train(seat: Seat, voice: Voice) -> None:
         loss = ddp(tokens, targets)
         loss.backward()
         averaged = time.perf_counter()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), plan.most_norm)
         optimizer.step()
+        ramp.step()
         optimizer.zero_grad()
         end = time.perf_counter()
         log.step(step, end - start, loss.item())
@@ -117,7 +121,7 @@ def held_out_loss(
     """Mean loss over the same random windows of held-out text every time, whatever the seed."""
     generator = torch.Generator().manual_seed(0)
     losses = [
-        model(*sample_batch(text, plan.batch * 4, config.context, generator))
+        model(*sample_batch(text, _HELD_OUT_BATCH, config.context, generator))
         for _ in range(plan.held_out_batches)
     ]
     return float(torch.stack(losses).mean())
