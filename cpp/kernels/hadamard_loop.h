@@ -373,7 +373,7 @@ class Codec {
   Tile tile_;
 };
 
-/// float64 is refused before.
+/// Others are refused before.
 template <class Simd, class Float32, class BFloat16, class Float16>
 void encode_with(DType dtype, const std::byte* in, const HadamardLayout& layout, std::uint64_t seed,
                  float* out) {
@@ -385,6 +385,7 @@ void encode_with(DType dtype, const std::byte* in, const HadamardLayout& layout,
     case DType::Float16:
       return Codec<Simd, Float16>(layout, seed).encode(in, out);
     case DType::Float64:
+    case DType::Int8Block:
       return;
   }
 }
@@ -400,6 +401,7 @@ void decode_with(DType dtype, const float* in, const HadamardLayout& layout, std
     case DType::Float16:
       return Codec<Simd, Float16>(layout, seed).decode(in, scales, out);
     case DType::Float64:
+    case DType::Int8Block:
       return;
   }
 }

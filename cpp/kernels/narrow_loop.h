@@ -143,13 +143,14 @@ OPTIREDUCE_TARGET void decode_all(const std::byte* blocks, std::size_t count, fl
   std::memcpy(values, decoded.data(), count * sizeof(float));
 }
 
-/// From what is rounded: the same inputs give the same bits, whoever adds them.
-OPTIREDUCE_TARGET inline std::uint64_t seed_from(std::span<const std::byte* const> inputs) {
+/// From what is rounded: the same blocks give the same bits, whoever adds them, with however many others.
+OPTIREDUCE_TARGET inline std::uint64_t seed_from(std::span<const std::byte* const> inputs,
+                                                 std::size_t offset) {
   std::uint64_t seed = 0;
   for (const std::byte* input : inputs) {
     std::uint64_t first, last;
-    std::memcpy(&first, input, sizeof first);
-    std::memcpy(&last, input + kInt8BlockBytes - sizeof last, sizeof last);
+    std::memcpy(&first, input + offset, sizeof first);
+    std::memcpy(&last, input + offset + kInt8BlockBytes - sizeof last, sizeof last);
     seed = scramble(seed ^ first ^ std::rotl(last, 29));
   }
   return seed;
@@ -157,12 +158,11 @@ OPTIREDUCE_TARGET inline std::uint64_t seed_from(std::span<const std::byte* cons
 
 OPTIREDUCE_TARGET void reduce_all(std::span<const std::byte* const> inputs, float divisor, std::byte* out,
                                   std::size_t blocks) {
-  if (blocks == 0) return;
-  Dice dice(seed_from(inputs));
   for (std::size_t offset = 0; offset < blocks * kInt8BlockBytes; offset += kInt8BlockBytes) {
     Values sums{};
     for (const std::byte* input : inputs) add_block(input + offset, sums);
     for (F32x8& sum : sums) sum /= divisor;
+    Dice dice(seed_from(inputs, offset));
     encode_block(sums, dice, out + offset);
   }
 }

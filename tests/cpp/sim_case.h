@@ -1,6 +1,7 @@
 // All-reduces over the simulator, with inputs made from a seed and results compared bit by bit.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/int8_block.h"
 #include "kernels/reduce.h"
 #include "sim/network.h"
 
@@ -40,6 +42,12 @@ inline void put_number(DType dtype, sim::Random& random, std::byte* out) {
       const auto bits =
           static_cast<std::uint16_t>(random.below(2) << 15 | exponent << 10 | random.below(1024));
       std::memcpy(out, &bits, 2);
+      break;
+    }
+    case DType::Int8Block: {
+      std::array<float, kInt8BlockValues> values;
+      for (float& each : values) each = static_cast<float>(random.uniform() * 4 - 2);
+      int8_encode(values.data(), values.size(), random.below(1 << 30), out);
       break;
     }
   }

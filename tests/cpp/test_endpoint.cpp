@@ -7,7 +7,8 @@ using namespace simcase;
 
 namespace {
 
-constexpr DType kDTypes[] = {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16};
+constexpr DType kDTypes[] = {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16,
+                             DType::Int8Block};
 constexpr ReduceOp kOps[] = {ReduceOp::Sum, ReduceOp::Mean};
 constexpr Duration kSecond = Duration::millis(1000);
 

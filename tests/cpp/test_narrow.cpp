@@ -158,6 +158,19 @@ TEST(the_output_may_be_an_input_and_one_alone_is_copied) {
   CHECK(apart == second);
 }
 
+TEST(a_block_is_reduced_the_same_alone_and_with_others) {
+  const std::vector<float> values = random_values(3 * kInt8BlockValues, 12);
+  const std::vector<std::byte> first = encode(values, 1), second = encode(values, 2);
+  std::vector<std::byte> together(first.size()), alone(first.size());
+  const std::array<const std::byte*, 2> both{first.data(), second.data()};
+  reduce(DType::Int8Block, both, 2.0, together.data(), 3);
+  for (std::size_t at = 0; at < first.size(); at += kInt8BlockBytes) {
+    const std::array<const std::byte*, 2> one{first.data() + at, second.data() + at};
+    reduce(DType::Int8Block, one, 2.0, alone.data() + at, 1);
+  }
+  CHECK(together == alone);
+}
+
 TEST(a_nan_of_one_input_is_one_of_the_result) {
   std::vector<float> values = random_values(kInt8BlockValues, 8);
   const std::vector<std::byte> good = encode(values, 1);

@@ -69,7 +69,8 @@ TEST(every_field_survives_the_wire) {
 
 TEST(every_type_dtype_and_reduction_survives_the_wire) {
   for (std::uint8_t type = 1; type <= 10; ++type) {
-    for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16}) {
+    for (const DType dtype :
+         {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16, DType::Int8Block}) {
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Gather}) {
         Header header = sample_header();
         header.type = static_cast<PacketType>(type);
@@ -129,7 +130,7 @@ TEST(fields_that_cannot_be_right_are_rejected) {
   CHECK_EQ(as_int(error_of(packet, 5)), as_int(HeaderError::BadSender));  // the sender is rank 5
   CHECK_EQ(as_int(error_of(packet, 7)), as_int(HeaderError::BadSender));  // the shard is 7
 
-  for (const std::uint8_t kind : std::initializer_list<std::uint8_t>{0x04, 0x0f, 0x30, 0xf0}) {
+  for (const std::uint8_t kind : std::initializer_list<std::uint8_t>{0x05, 0x0f, 0x30, 0xf0}) {
     packet = packet_of(sample_header());
     put(packet, 12, kind);
     CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadDescriptor));
