@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ..wire import Wire
 
@@ -45,7 +45,7 @@ class Strategy:
     """The form in which gradients travel."""
 
 
-_PAPERS = {"repair": False, "late_repair": False, "shuffle": False}
+_PAPERS: dict[str, Any] = {"repair": False, "late_repair": False, "shuffle": False}
 
 EXACT = Strategy("exact", lossless=True)
 OURS = Strategy("ours", resync_steps=200)

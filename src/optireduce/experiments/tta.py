@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -90,7 +90,7 @@ def _row(network: Network, environment: str, settings: Settings, advance: Advanc
     return Row(network.hosts, environment, cells)
 
 
-def _teller(title: str, advance: Advance) -> Any:
+def _teller(title: str, advance: Advance) -> Callable[[Step], None]:
     def tell(step: Step) -> None:
         advance(f"{title}: {step.seconds:.2f} s/step, loss {step.loss:.2f}", 1)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from ...errors import OptiReduceError
@@ -51,13 +52,8 @@ def demo(
         with _place(hosts, chosen) as (place, begin, title), progress_bar() as progress:
             for system in _SYSTEMS:
                 bar = progress.add_task(f"{system:10}", total=steps, note="starting ranks")
-
-                def advance(step: Step, bar: object = bar) -> None:
-                    note = f"{format_seconds(step.seconds)}/step, loss {step.loss:.3f}"
-                    progress.update(bar, advance=1, note=note)  # type: ignore[arg-type]
-
                 plan = TrainingPlan(system, steps, seed=_SEED, evaluate_every=max(1, steps // 20))
-                folder = out / "runs" / system
+                folder, advance = out / "runs" / system, _teller(progress, bar)
                 outcomes.append(run_training(place, plan, folder, begin=begin, advance=advance))
                 if isinstance(place, Lab):
                     calm(place)
@@ -67,6 +63,14 @@ def demo(
     page = write_report(out, title, {outcome.system: out / "runs" / outcome.system for outcome in outcomes})
     if page is not None:
         say(f"look at it: [bold]{page}[/]")
+
+
+def _teller(progress: Progress, bar: TaskID) -> Callable[[Step], None]:
+    def tell(step: Step) -> None:
+        note = f"{format_seconds(step.seconds)}/step, loss {step.loss:.3f}"
+        progress.update(bar, advance=1, note=note)
+
+    return tell
 
 
 @contextmanager
