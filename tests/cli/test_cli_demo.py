@@ -35,6 +35,18 @@ def test_the_demo_trains_in_a_lab_and_writes_a_page(
         assert (tmp_path / f"{image}.png").stat().st_size > 1_000
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces")
+@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
+def test_the_demo_shows_who_survives_a_crash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--environment", "crash", "--steps", "50", "--hosts", "3", "--out", str(tmp_path)]
+    assert main(["demo", *options]) == 0
+    out = capsys.readouterr().out
+    assert "gloo failed" in out
+    assert "optireduce failed" not in out
+    assert (tmp_path / "report.html").exists()
+
+
 def test_without_a_lab_the_ranks_meet_on_loopback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

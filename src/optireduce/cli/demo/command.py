@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ _RATE = "200mbit"
 _CALIBRATED_BYTES = 4 << 20
 _SYSTEMS = ("gloo", "optireduce")
 _SEED = 1
+_STOPPED_SECONDS = 3.0
 
 
 def demo(
@@ -54,7 +56,10 @@ def demo(
                 bar = progress.add_task(f"{system:10}", total=steps, note="starting ranks")
                 plan = TrainingPlan(system, steps, seed=_SEED, evaluate_every=max(1, steps // 20))
                 folder, advance = out / "runs" / system, _teller(progress, bar)
-                outcomes.append(run_training(place, plan, folder, begin=begin, advance=advance))
+                at_step = _fault(place, chosen, steps // 2)
+                outcomes.append(
+                    run_training(place, plan, folder, begin=begin, advance=advance, at_step=at_step)
+                )
                 if isinstance(place, Lab):
                     calm(place)
     except OptiReduceError as error:
@@ -89,6 +94,23 @@ def _place(hosts: int, environment: Environment) -> Iterator[tuple[Place, Callab
         environment, line = recall(environment, Scope(hosts, _RATE, _CALIBRATED_BYTES))
         say(f"[bold]{environment.name}[/], {hosts} hosts, links of {_RATE}: {line}")
         yield lab, lambda: disturb(lab, environment, _SEED), f"{environment.name}, {hosts} hosts, {_RATE}"
+
+
+def _fault(place: Place, environment: Environment, step: int) -> Callable[[int], frozenset[int]]:
+    """What `stop` and `crash` do to the last host when rank 0 has made so many steps: who is to die."""
+    victim = len(place.addresses) - 1
+
+    def at_step(done: int) -> frozenset[int]:
+        if not isinstance(place, Lab) or done != step:
+            return frozenset()
+        if environment.stops:
+            place.stop_host(victim)
+            threading.Timer(_STOPPED_SECONDS, place.resume_host, (victim,)).start()
+        if environment.crashes:
+            place.kill_host(victim)
+        return frozenset({victim} if environment.crashes else ())
+
+    return at_step
 
 
 def _show(outcomes: list[Outcome], title: str) -> None:
