@@ -84,7 +84,7 @@ class FakeEngine:
 def fake_engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The engine that groups formed from now on in this test get."""
     engine = FakeEngine()
-    monkeypatch.setattr(transport, "connect", lambda *_: (engine, 1))
+    monkeypatch.setattr(transport, "connect", lambda *_: (engine, 1, 1))
     return engine
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
@@ -117,7 +118,8 @@ def _show(outcomes: list[Outcome], title: str) -> None:
     print_table(_render(outcomes, title))
     for outcome in outcomes:
         if outcome.failure is not None:
-            say(f"[red]{outcome.system} failed[/] after {len(outcome.steps)} steps: {outcome.failure}")
+            why = escape(outcome.failure.splitlines()[-1])
+            say(f"[red]{outcome.system} failed[/] after {len(outcome.steps)} steps: {why}")
         elif outcome.replica_difference:
             say(
                 f"{outcome.system}: some data missed its deadline; the ranks' parameters differ by at most "
