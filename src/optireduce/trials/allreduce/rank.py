@@ -13,9 +13,10 @@ import numpy as np
 from ...errors import OptiReduceError
 from ..cpu import stolen_seconds
 from ..voice import Voice
-from .plan import Seat
+from .plan import Seat, System
 from .systems import Averager, Bucket, join
 
+_INT8_STEPS = 4 / 127  # two roundings, each of less than a step, of contributions up to twice the mean
 _COMPUTE_ROUNDS = 10  # of a step's own work in a run with faults: some milliseconds
 
 
@@ -43,14 +44,14 @@ def measure(seat: Seat, voice: Voice, groups: list[Averager]) -> None:
     bucket = np.empty(plan.size // 4, dtype=np.float32)
     for system, group in zip(plan.systems, groups, strict=True):
         for _ in range(plan.warmup_of(system)):
-            _timed(seat, voice, group, bucket)
+            _timed(seat, voice, system, group, bucket)
         voice.tell("warm", system=system.name)
     before, cpu_before = [group.counters() for group in groups], time.process_time()
     for round_index in range(plan.rounds()):
         for system, group in zip(plan.systems, groups, strict=True):
             count = plan.operations_in(round_index)
             cost = Cost(seat.interface)
-            operations = [_timed(seat, voice, group, bucket) for _ in range(count)]
+            operations = [_timed(seat, voice, system, group, bucket) for _ in range(count)]
             voice.tell("block", system=system.name, operations=operations, **cost.read())
     for system, group, start in zip(plan.systems, groups, before, strict=True):
         grown = {name: value - start.get(name, 0) for name, value in group.counters().items()}
@@ -58,7 +59,7 @@ def measure(seat: Seat, voice: Voice, groups: list[Averager]) -> None:
     voice.tell("cpu", seconds=time.process_time() - cpu_before)
 
 
-def _timed(seat: Seat, voice: Voice, group: Averager, bucket: Bucket) -> dict[str, Any]:
+def _timed(seat: Seat, voice: Voice, system: System, group: Averager, bucket: Bucket) -> dict[str, Any]:
     """One operation that all ranks begin together; from there to its end on this rank."""
     bucket.fill(seat.rank + 1)
     voice.gate()
@@ -66,7 +67,9 @@ def _timed(seat: Seat, voice: Voice, group: Averager, bucket: Bucket) -> dict[st
     known = group.average(bucket)
     seconds, stolen = time.perf_counter() - begin, stolen_seconds() - stolen_before
     lossless = not any(known.get(f"{stage}lost_share") for stage in ("", "contributions_", "reduced_"))
-    wrong = int(np.count_nonzero(bucket != (seat.plan.hosts + 1) / 2)) if lossless else 0
+    mean = (seat.plan.hosts + 1) / 2
+    allowed = _INT8_STEPS * mean if system.settings.get("wire") == "int8" else 0.0
+    wrong = int(np.count_nonzero(np.abs(bucket - mean) > allowed)) if lossless else 0
     return known | {"seconds": seconds, "stolen": stolen, "wrong": wrong}
 
 
