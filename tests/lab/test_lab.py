@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from labs import LIMIT_SECONDS, needs_a_lab, until
 
 from optireduce.lab import Lab, LabError
 
-MISSING = [tool for tool in ("ip", "bridge", "tc", "iptables") if shutil.which(tool) is None]
-LIMIT_SECONDS = 20.0
 PORT = 5_000  # free: every host is a new namespace
 
 # Counts datagrams; tells when it listens, and on the first line of input how many came.
@@ -66,16 +64,6 @@ with Lab(hosts=1) as lab:
 """
 
 
-def needs_a_lab(test: Callable[..., None]) -> Callable[..., None]:
-    for mark in (
-        pytest.mark.root,
-        pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces"),
-        pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}"),
-    ):
-        test = mark(test)
-    return test
-
-
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Fast links, for tests that leave the lab as they found it."""
@@ -108,12 +96,6 @@ def delivered(lab: Lab, source: int, target: int, count: int) -> int:
     python(lab, source, SENDER, lab.addresses[target], PORT, count, 64)
     until(lambda: lab.link(target).down.waiting_bytes == 0 and lab.link(source).up.waiting_bytes == 0)
     return int(receiver.communicate("now\n", timeout=LIMIT_SECONDS)[0])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
 
 
 @needs_a_lab
