@@ -70,7 +70,9 @@ DoomOptions::Pattern doom_pattern(const std::string& name) {
   if (name == "random") return DoomOptions::Pattern::Random;
   if (name == "tail") return DoomOptions::Pattern::Tail;
   if (name == "bursts") return DoomOptions::Pattern::Bursts;
-  throw std::invalid_argument("pattern is \"" + name + "\", must be \"random\", \"tail\" or \"bursts\"");
+  if (name == "storms") return DoomOptions::Pattern::Storms;
+  throw std::invalid_argument("pattern is \"" + name +
+                              "\", must be \"random\", \"tail\", \"bursts\" or \"storms\"");
 }
 
 DoomOptions::Hopeless doom_hopeless(const std::string& name) {

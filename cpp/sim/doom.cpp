@@ -1,5 +1,6 @@
 #include "sim/doom.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "proto/schedule.h"
@@ -9,9 +10,17 @@ namespace optireduce::sim {
 namespace {
 
 constexpr std::uint32_t kRememberedOperations = 8;
+/// Of the receivers of an operation: so many are in a storm.
+constexpr double kStormy = 0.1;
 
 bool is_data(PacketType type) {
   return type == PacketType::Contribution || type == PacketType::Reduced;
+}
+
+std::vector<bool> scattered(std::uint32_t packets, double share, Random& random) {
+  std::vector<bool> struck(packets);
+  for (std::uint32_t packet = 0; packet < packets; ++packet) struck[packet] = random.chance(share);
+  return struck;
 }
 
 std::vector<bool> tail(std::uint32_t packets, double share, Random& random) {
@@ -75,12 +84,17 @@ std::vector<bool> Doom::draw(const Stream& stream, std::uint32_t packets) const 
       return tail(packets, options_.share, random);
     case DoomOptions::Pattern::Bursts:
       return bursts(packets, options_.share, options_.burst_packets, random);
+    case DoomOptions::Pattern::Storms:
+      return scattered(packets, in_storm(operation, to) ? std::min(1.0, options_.share / kStormy) : 0,
+                       random);
     case DoomOptions::Pattern::Random:
       break;
   }
-  std::vector<bool> struck(packets);
-  for (std::uint32_t packet = 0; packet < packets; ++packet) struck[packet] = random.chance(options_.share);
-  return struck;
+  return scattered(packets, options_.share, random);
+}
+
+bool Doom::in_storm(std::uint32_t operation, Rank to) const {
+  return Random(seed_ ^ (std::uint64_t{operation} << 32 | to)).chance(kStormy);
 }
 
 }  // namespace optireduce::sim

@@ -31,6 +31,7 @@ class Doom {
   using Stream = std::tuple<std::uint32_t, PacketType, Rank, Rank>;  // operation, stage, from, to
 
   bool is_hopeless(PacketType type) const;
+  bool in_storm(std::uint32_t operation, Rank to) const;
   std::vector<bool> draw(const Stream& stream, std::uint32_t packets) const;
 
   DoomOptions options_;

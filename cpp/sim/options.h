@@ -84,7 +84,8 @@ struct HostileOptions {
 /// Packets that are lost by a pattern, chosen anew for each operation, stage and pair of ranks. Some stay
 /// lost however often they are sent, until their operation has ended at the receiver: what a deadline loses.
 struct DoomOptions {
-  enum class Pattern : std::uint8_t { Random, Tail, Bursts };
+  /// Storms: some receivers of each operation lose a lot, all others nothing. The share is the average.
+  enum class Pattern : std::uint8_t { Random, Tail, Bursts, Storms };
   /// What cannot be repaired in time.
   enum class Hopeless : std::uint8_t { Nothing, Contributions, Everything };
   Pattern pattern = Pattern::Random;

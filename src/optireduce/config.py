@@ -100,8 +100,8 @@ class Config:
     resync_steps: int = 50
     """With attach(..., optimizer=...): every parameter is sent again and adopted by all ranks once in so many
     steps, 1/N of it by each rank, a little in every step. Fewer keep replicas closer together and send more
-    (50: 1 % of the traffic; 200: 0.25 %, which was too slow for the first steps of a training with Adam). 0:
-    never, and they drift apart."""
+    (50: 1 % of the traffic; 200: 0.25 %, which was too slow for the first steps of a training with Adam).
+    The first rounds are shorter: 5 steps, 10, 20, ... 0: never, and they drift apart."""
 
     resync_optimizer: bool = False
     """Send the optimizer's state (momentum and the like) in the same way. Costs as much again for each of its
@@ -112,10 +112,11 @@ class Config:
     entries. "auto": only where it helps: without late repair and resync, with an optimizer that does not
     divide by the size of past gradients (SGD), while more than 1 % is lost. Needs attach()."""
 
-    wire: Literal["fp32", "bf16", "int8", "auto"] = "fp32"
+    wire: Literal["fp32", "bf16", "int8", "auto"] = "auto"
     """How float32 travels that may be approximate: all-reduces that may have a deadline. "bf16": half the
     bytes, rounded to nearest; "int8": about a quarter, rounded at random so that it is right on average. Both
-    add in float32, and all ranks get the same. "auto": bf16 between hosts, fp32 within one, where rounding
+    add in float32, and all ranks get the same. "auto": bf16 between hosts for what is certainly a gradient
+    (buckets through attach(), weighted means), fp32 for everything else, and within one host, where rounding
     costs more than it saves."""
 
     skip_above: float = 0.5

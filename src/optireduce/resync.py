@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 
@@ -27,6 +28,13 @@ def effective_steps(resync_steps: int, late_repair: bool) -> int:
     return min(resync_steps, _REPAIRED_STEPS if late_repair else _UNREPAIRED_STEPS)
 
 
+class _Found(NamedTuple):
+    """What replacing so many words has changed."""
+
+    words: int
+    difference: Difference
+
+
 class Resync:
     """One rank's side. ``tensors`` is asked for the tensors that are kept equal, again when their number
     changes (an optimizer makes its state in its first step)."""
@@ -40,16 +48,18 @@ class Resync:
         self._count = -1
         self._step = 0
         self._under_way: tuple[Operation, slice, torch.Tensor] | None = None
-        self._found: deque[Difference] = deque()
+        self._found: deque[_Found] = deque()  # in the last full round
+        self._words_found = 0
+        self._replica_words = 1
 
     @property
     def drift(self) -> float | None:
         """How far this replica was from the others when parts of it were last replaced: the norm of the
         differences over the norm of the parameters. None before the first full round."""
-        if len(self._found) < (self._found.maxlen or 1):
+        if self._words_found < self._replica_words:
             return None
-        difference = sum(found.difference for found in self._found)
-        size = sum(found.size for found in self._found)
+        difference = sum(found.difference.difference for found in self._found)
+        size = sum(found.difference.size for found in self._found)
         sent_by_us = 1 / self._transport.size  # these parts cannot differ
         return math.sqrt(difference / (size * (1 - sent_by_us))) if size > 0 else 0.0
 
@@ -60,8 +70,8 @@ class Resync:
         if len(tensors) != self._count:
             self._lay_out(tensors)
         window = self._windows.window(self._step)
+        buffer = torch.zeros(self._windows.size(self._step), dtype=torch.float64)
         self._step += 1
-        buffer = torch.zeros(self._windows.size, dtype=torch.float64)
         self._replica.read(window, buffer)
         operation = self._transport.start(
             buffer.data_ptr(),
@@ -84,11 +94,19 @@ class Resync:
         operation.wait()
         operation.result()
         with torch.no_grad():
-            self._found.append(self._replica.write(window, buffer))
+            self._note(_Found(window.stop - window.start, self._replica.write(window, buffer)))
+
+    def _note(self, found: _Found) -> None:
+        """Forgets what is older than a full round."""
+        self._found.append(found)
+        self._words_found += found.words
+        while self._words_found - self._found[0].words >= self._replica_words:
+            self._words_found -= self._found.popleft().words
 
     def _lay_out(self, tensors: list[torch.Tensor]) -> None:
         self._count = len(tensors)
         self._replica = Replica(tensors)
-        self._windows = ResyncWindows(max(self._replica.words, 1), self._transport.size, self._steps)
-        rounds = -(-self._windows.elements // self._windows.size)
-        self._found = deque(maxlen=rounds)
+        self._replica_words = max(self._replica.words, 1)
+        self._windows = ResyncWindows(self._replica_words, self._transport.size, self._steps)
+        self._found.clear()
+        self._words_found = 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 _LEAST_WORDS = 176  # of 8 bytes: one packet; a smaller one costs as much
+# The first round takes so many steps, every further one twice as many until it takes as many as asked for: in
+# their first steps optimizers like Adam move parameters the furthest, and so replicas apart.
+_FIRST_ROUND_STEPS = 5
 
 
 class ResyncWindows:
     """Cuts ``elements`` into windows of ``ranks`` equal parts, one window for each step. Rank r is the source
-    of the r-th part. All of it is visited at least every ``steps`` steps."""
+    of the r-th part. All of it is visited at least every ``steps`` steps, at first more often."""
 
     def __init__(self, elements: int, ranks: int, steps: int, least: int = _LEAST_WORDS) -> None:
         if elements < 1 or ranks < 1 or steps < 1:
@@ -16,11 +19,27 @@ class ResyncWindows:
                 f"least 1"
             )
         self.elements = elements
-        self.part = max(-(-elements // (ranks * steps)), least)
-        self.size = self.part * ranks
-        """Of every window but the last, which may be shorter: pad it."""
+        self._ranks, self._steps, self._least = ranks, steps, least
 
     def window(self, step: int) -> slice:
         """The elements that are sent in this step."""
-        begin = step * self.size % (-(-self.elements // self.size) * self.size)
-        return slice(begin, min(begin + self.size, self.elements))
+        index, size = self._place(step)
+        return slice(index * size, min((index + 1) * size, self.elements))
+
+    def size(self, step: int) -> int:
+        """Of this step's window when it is padded to equal parts: the last one of a round may be shorter."""
+        return self._place(step)[1]
+
+    def _place(self, step: int) -> tuple[int, int]:
+        """Which window of its round, and the size of those."""
+        steps = min(_FIRST_ROUND_STEPS, self._steps)
+        while True:
+            part = max(-(-self.elements // (self._ranks * steps)), self._least)
+            size = part * self._ranks
+            windows = -(-self.elements // size)
+            if steps == self._steps:
+                return step % windows, size
+            if step < windows:
+                return step, size
+            step -= windows
+            steps = min(2 * steps, self._steps)

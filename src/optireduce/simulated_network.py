@@ -83,8 +83,9 @@ class Doom:
     warm-up is spared. What is hopeless stays lost, however often it is sent, until its operation has ended at
     the receiver; everything else can be repaired."""
 
-    pattern: Literal["random", "tail", "bursts"] = "random"
-    """Any packets; the last ones that each rank sends to each other; or runs of packets."""
+    pattern: Literal["random", "tail", "bursts", "storms"] = "random"
+    """Any packets; the last ones that each rank sends to each other; runs of packets; or, in storms, a tenth
+    of the receivers of each operation lose ten times the share, and all others nothing."""
     share: float = 0.0
     hopeless: Literal["nothing", "contributions", "everything"] = "everything"
     burst_packets: float = 8.0

@@ -125,8 +125,7 @@ class Transport:
         self.rank = exchange.rank
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
-        self.engine, self.seed, hosts = connect(exchange, config, self.timeout_seconds, master)
-        self._wire = effective_wire(config.wire, hosts)
+        self.engine, self.seed, self._hosts = connect(exchange, config, self.timeout_seconds, master)
         self._idle = IdleBuffers()
         self._forms = 0
         self.membership = Membership(self.engine.events, config.absent_after)
@@ -170,7 +169,8 @@ class Transport:
             if self._closed:
                 raise ClosedError("the group is closed: no operation can be started")
             narrows = bounded and op != GATHER
-            form = self._form(pointer, elements, dtype, self._wire if narrows else "fp32")
+            wire = effective_wire(self.config.wire, self._hosts, gradient) if narrows else "fp32"
+            form = self._form(pointer, elements, dtype, wire)
             timeout_seconds = timeout_seconds or self.timeout_seconds
             number = self.engine.all_reduce(
                 form.pointer,

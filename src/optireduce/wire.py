@@ -134,11 +134,12 @@ class IdleBuffers:
             del self._idle[:-_MOST_IDLE]
 
 
-def effective_wire(wire: Wire, hosts: int) -> Wire:
-    """What ``auto`` means: between hosts the network is slower than rounding is, on one host it is not."""
+def effective_wire(wire: Wire, hosts: int, gradient: bool) -> Wire:
+    """What ``auto`` means: between hosts the network is slower than rounding is, on one host it is not. And
+    what is not certainly a gradient may be parameters, which training changes by less than bfloat16 shows."""
     if wire != "auto":
         return wire
-    return "bf16" if hosts > 1 else "fp32"
+    return "bf16" if hosts > 1 and gradient else "fp32"
 
 
 def travelling(

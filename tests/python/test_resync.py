@@ -11,6 +11,8 @@ from optireduce.replica import Replica
 from optireduce.resync import effective_steps
 from optireduce.resync_windows import ResyncWindows
 
+_ROUNDS_TO_FULL_LENGTH = 6  # 5, 10, 20, ... 300 steps
+
 
 @given(
     elements=st.integers(1, 5_000),
@@ -20,22 +22,36 @@ from optireduce.resync_windows import ResyncWindows
 )
 def test_every_element_is_visited_once_a_round(elements: int, ranks: int, steps: int, least: int) -> None:
     windows = ResyncWindows(elements, ranks, steps, least)
-    rounds = -(-elements // windows.size)
-    assert rounds <= steps
-    visited = [0] * elements
-    for step in range(rounds):
-        window = windows.window(step)
-        assert 0 < window.stop - window.start <= windows.size
-        for element in range(window.start, window.stop):
-            visited[element] += 1
-    assert visited == [1] * elements
-    assert windows.window(rounds) == windows.window(0)
+    step = 0
+    for _ in range(_ROUNDS_TO_FULL_LENGTH + 2):
+        begin, expected = step, 0
+        while expected < elements:  # windows follow each other
+            window = windows.window(step)
+            assert window.start == expected < window.stop
+            assert window.stop - window.start <= windows.size(step)
+            assert windows.size(step) % ranks == 0
+            expected = window.stop
+            step += 1
+        assert step - begin <= steps
+    assert windows.size(step) == windows.size(10**6)
+
+
+def test_the_first_rounds_are_short() -> None:
+    """Adam's first steps move parameters far: replicas that lost something then are brought together soon."""
+    windows = ResyncWindows(elements=1_000_000, ranks=8, steps=50)
+    starts = [step for step in range(200) if windows.window(step).start == 0]
+    assert starts == [0, 5, 15, 35, 75, 125, 175]
+
+
+def test_a_round_is_never_longer_than_asked_for() -> None:
+    windows = ResyncWindows(elements=1_000_000, ranks=8, steps=3)
+    assert [step for step in range(9) if windows.window(step).start == 0] == [0, 3, 6]
 
 
 def test_a_quarter_of_a_percent_of_the_traffic() -> None:
     """An all-reduce moves every word twice, a resync once."""
     windows = ResyncWindows(elements=1_000_000, ranks=8, steps=200)
-    assert windows.size / (2 * windows.elements) == pytest.approx(0.0025)
+    assert windows.size(10_000) / (2 * windows.elements) == pytest.approx(0.0025)
 
 
 def test_windows_of_nothing_are_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from power_of_two_gradients import contribution, contributors
 
 from optireduce import _core
-from optireduce.simulation import Background, Crash, Link, Network, Operation, Port, Simulation
+from optireduce.simulation import Background, Crash, Doom, Link, Network, Operation, Port, Simulation
 
 RANKS = 4
 ELEMENTS = 64 * 1024  # a multiple of what shards are aligned to: each is a quarter
@@ -206,3 +206,14 @@ def test_bound_settings_shape_the_bound() -> None:
     assert bound_over_usual(bound_least=3.0, bound_most=9.0, bound_percentile=50.0) == pytest.approx(
         3.0, rel=0.1
     )
+
+
+def test_storms_hit_few_ranks_hard() -> None:
+    """A share of 2 % on average: of each operation's ranks a tenth lose a fifth of what they wait for."""
+    storms = replace(GIGABIT, payload_bytes=256, doom=Doom("storms", 0.02, "everything"))
+    reports = Simulation(storms).run(loop(65))[5:]  # without the warm-up
+    shares = np.array([report.reduced_lost_bytes / (report.bytes * 3 / 4) for report in reports_of(reports)])
+    struck = shares > 0.1
+    assert 0.04 < struck.mean() < 0.2
+    assert 0.12 < shares[struck].mean() < 0.28
+    assert shares[~struck].mean() < 0.005

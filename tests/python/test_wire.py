@@ -131,10 +131,11 @@ def test_ranks_that_disagree_about_the_wire_do_not_form_a_group() -> None:
         assert "wire" in str(error)
 
 
-def test_auto_narrows_between_hosts_only() -> None:
-    assert effective_wire("auto", 1) == "fp32"
-    assert effective_wire("auto", 2) == "bf16"
-    assert effective_wire("int8", 1) == "int8"
+def test_auto_narrows_gradients_between_hosts_only() -> None:
+    assert effective_wire("auto", 2, gradient=True) == "bf16"
+    assert effective_wire("auto", 1, gradient=True) == "fp32"
+    assert effective_wire("auto", 2, gradient=False) == "fp32"
+    assert effective_wire("int8", 1, gradient=False) == "int8"
 
 
 def test_an_unknown_wire_is_named() -> None:

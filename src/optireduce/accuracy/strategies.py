@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from ..wire import Wire
 
-Pattern = Literal["random", "tail", "bursts"]
+Pattern = Literal["random", "tail", "bursts", "storms"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 Hopeless = Literal["nothing", "contributions", "everything"]
 HOPELESS: tuple[Hopeless, ...] = get_args(Hopeless)
@@ -48,7 +48,7 @@ class Strategy:
 _PAPERS: dict[str, Any] = {"repair": False, "late_repair": False, "shuffle": False}
 
 EXACT = Strategy("exact", lossless=True)
-OURS = Strategy("ours", resync_steps=50)
+OURS = Strategy("ours", resync_steps=50, wire="bf16")  # the defaults, between hosts
 PAPERS = Strategy("papers", **_PAPERS)
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -59,7 +59,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         PAPERS,
         Strategy("papers+hadamard", **_PAPERS, hadamard=True),
         Strategy("no-repair+average50", late_repair=False, average_steps=50),
-        Strategy("ours+bf16", resync_steps=50, wire="bf16"),
+        Strategy("ours+fp32", resync_steps=50),
         Strategy("ours+int8", resync_steps=50, wire="int8"),
     )
 }
