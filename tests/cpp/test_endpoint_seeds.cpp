@@ -40,7 +40,7 @@ std::uint32_t elements_for(const sim::SimOptions& options, sim::Random& random) 
 }
 
 void print_packet(std::span<const std::byte> packet) {
-  const Decoded decoded = decode(packet, sim::kDefaultToken, 0xffff);
+  const Decoded decoded = decode_opened(packet, true, 0xffff);
   if (!decoded.header) return;
   const Header& header = *decoded.header;
   std::printf("  type %d operation %u shard %u offset %u length %u completed %u ack %u",

@@ -162,6 +162,7 @@ def test_config_cannot_change_behind_the_groups_back() -> None:
         ("bounded_min_bytes", 1, 65_536),
         ("warmup_operations", 30, 20),
         ("min_ranks", 3, 0),
+        ("auth", "mac", "auto"),
     ],
 )
 def test_ranks_that_disagree_do_not_form_a_group(field: str, value: Any, usual: Any) -> None:
@@ -181,7 +182,7 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
     """Else a setting for the whole world would make its subgroups fail."""
     given = []
 
-    def engine(rank: int, size: int, address: str, token: int, options: Any) -> None:
+    def engine(rank: int, size: int, address: str, auth: str, secret: bytes, options: Any) -> None:
         given.append(options.min_ranks)
         raise ConfigError("enough seen")
 
