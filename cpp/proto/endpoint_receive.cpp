@@ -266,7 +266,7 @@ void Endpoint::handle_reject(Time now, const Run& run) {
 /// A rank leaves when everybody has what it completed, or does not care: what is still missing from it will
 /// not come.
 void Endpoint::handle_goodbye(Time now, Rank peer) {
-  peers_[peer].left = true;
+  if (std::exchange(peers_[peer].left, true)) return;  // it is said more than once
   late_.give_up_on(peer);
   std::vector<Operation*> deserted, bounded;
   for (const auto& [_, operation] : operations_) {

@@ -89,6 +89,11 @@ void Network::send_hostile(Rank from, Rank to, const WireBatch& batch, const Lin
   }
 }
 
+void Network::inject(Rank from, Rank to, std::vector<std::byte> packet) {
+  ++counters_.hostile;
+  deliver(now_ + link_options(from, to).delay, to, {single_packet(std::move(packet)), 1, from, false});
+}
+
 /// A single packet comes to the receiver's side.
 void Network::deliver(Time at, Rank to, Delivery delivery) {
   deliver_each({&at, 1}, to, std::move(delivery));

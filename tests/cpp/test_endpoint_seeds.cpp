@@ -30,6 +30,7 @@ sim::SimOptions options_for(std::uint64_t seed, sim::Random& random) {
   if (random.chance(0.2)) options.protocol.early_bytes = random.below(100'000);
   options.protocol.payload_bytes = kPayloads[random.below(std::size(kPayloads))];
   options.max_events = 20'000'000;
+  options.seal = seed / 3 % 3 == 0 ? Seal::Kind::Tag : Seal::Kind::Token;
   return options;
 }
 
