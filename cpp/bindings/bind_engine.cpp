@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -28,6 +29,18 @@ Rank checked_rank(const char* field, int value, int least) {
                                 std::to_string(least) + " and 65535");
   }
   return static_cast<Rank>(value);
+}
+
+/// Errors tell the secret's length, never the secret.
+Seal checked_seal(const std::string& auth, const nb::bytes& secret, Rank rank) {
+  SipKey key;
+  if (auth != "token" && auth != "mac")
+    throw std::invalid_argument("auth is \"" + auth + "\", must be \"token\" or \"mac\"");
+  if (secret.size() != sizeof key)
+    throw std::invalid_argument("the secret has " + std::to_string(secret.size()) + " bytes, must have " +
+                                std::to_string(sizeof key));
+  std::memcpy(&key, secret.data(), sizeof key);
+  return auth == "mac" ? Seal(key, rank) : Seal(key.low);
 }
 
 DType checked_dtype(int code) {
@@ -212,16 +225,18 @@ void bind_engine(nb::module_& m) {
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, int rank, int size, const std::string& bind_address, std::uint64_t token,
-             const EngineOptions& options) {
+          [](Engine* self, int rank, int size, const std::string& bind_address, const std::string& auth,
+             const nb::bytes& secret, const EngineOptions& options) {
             const Rank checked_size = checked_rank("size", size, 1);
             const Rank checked = checked_rank("rank", rank, 0);
             if (checked >= checked_size)
               throw std::invalid_argument("rank " + std::to_string(rank) + " is not below size " +
                                           std::to_string(size));
-            new (self) Engine(checked, checked_size, bind_address, token, options);
+            new (self)
+                Engine(checked, checked_size, bind_address, checked_seal(auth, secret, checked), options);
           },
-          nb::arg("rank"), nb::arg("size"), nb::arg("bind_address"), nb::arg("token"), nb::arg("options"))
+          nb::arg("rank"), nb::arg("size"), nb::arg("bind_address"), nb::arg("auth"), nb::arg("secret"),
+          nb::arg("options"))
       .def_prop_ro("ports", &Engine::ports)
       .def_prop_ro("grant_bytes", &Engine::grant_bytes)
       .def("open", &Engine::open, nb::arg("addresses"), nb::arg("ports"), Released())

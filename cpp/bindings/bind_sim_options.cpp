@@ -83,8 +83,17 @@ DoomOptions::Hopeless doom_hopeless(const std::string& name) {
                               "\", must be \"nothing\", \"contributions\" or \"everything\"");
 }
 
+Seal::Kind seal_kind(const std::string& auth) {
+  if (auth == "token") return Seal::Kind::Token;
+  if (auth == "mac") return Seal::Kind::Tag;
+  throw std::invalid_argument("auth is \"" + auth + "\", must be \"token\" or \"mac\"");
+}
+
 template <typename Class>
 void bind_protocol(Class& options) {
+  options.def_prop_rw(
+      "auth", [](const SimOptions& o) { return o.seal == Seal::Kind::Tag ? "mac" : "token"; },
+      [](SimOptions& o, const std::string& auth) { o.seal = seal_kind(auth); });
   bind_field(options, "payload_bytes", protocol_of, &EndpointConfig::payload_bytes);
   bind_field(options, "window_bytes", protocol_of, &EndpointConfig::window_bytes);
   bind_field(options, "early_bytes", protocol_of, &EndpointConfig::early_bytes);
@@ -134,6 +143,18 @@ void bind_paths(Class& options) {
                               sim_time("begin_seconds", begin), sim_time("end_seconds", end)});
           },
           nb::arg("source"), nb::arg("destination"), nb::arg("begin_seconds"), nb::arg("end_seconds"));
+}
+
+template <typename Class>
+void bind_hostile(Class& options) {
+  options.def(
+      "set_hostile",
+      [](SimOptions& o, double forge, double truncate, double mangle, double replay, double replay_delay,
+         double tamper) {
+        o.hostile = {forge, truncate, mangle, replay, sim_seconds("replay_seconds", replay_delay), tamper};
+      },
+      nb::arg("forge"), nb::arg("truncate"), nb::arg("mangle"), nb::arg("replay"), nb::arg("replay_seconds"),
+      nb::arg("tamper"));
 }
 
 template <typename Class>
@@ -196,4 +217,5 @@ void bind_sim_options(nb::module_& m) {
   bind_protocol(options);
   bind_paths(options);
   bind_rank_faults(options);
+  bind_hostile(options);
 }

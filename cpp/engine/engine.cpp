@@ -30,11 +30,11 @@ constexpr Duration kPingInterval = Duration::millis(20);
 
 }  // namespace
 
-Engine::Engine(Rank rank, Rank size, const std::string& bind_address, std::uint64_t token,
+Engine::Engine(Rank rank, Rank size, const std::string& bind_address, const Seal& seal,
                const EngineOptions& options)
     : rank_(rank),
       size_(size),
-      token_(token),
+      seal_(seal),
       options_(options),
       owner_(getpid()),
       conditions_(std::make_unique<Conditions>()),
@@ -70,7 +70,7 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
   EndpointConfig config;
   config.rank = rank_;
   config.size = size_;
-  config.token = token_;
+  config.seal = seal_;
   config.window_bytes = options_.window_bytes;
   config.early_bytes = options_.early_bytes;
   config.bound = options_.bound;

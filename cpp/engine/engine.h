@@ -39,7 +39,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  Engine(Rank rank, Rank size, const std::string& bind_address, std::uint64_t token,
+  Engine(Rank rank, Rank size, const std::string& bind_address, const Seal& seal,
          const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -96,7 +96,7 @@ class Engine {
 
   const Rank rank_;
   const Rank size_;
-  const std::uint64_t token_;
+  const Seal seal_;
   const EngineOptions options_;
   const int owner_;  // the process that made it
 

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "proto/rank.h"
+#include "proto/seal.h"
 #include "proto/time.h"
 
 namespace optireduce {
-
-using Rank = std::uint16_t;
 
 /// How operations with a deadline behave. The same on every rank but for `repair`.
 struct BoundOptions {
@@ -35,9 +35,8 @@ struct EndpointConfig {
   Rank rank = 0;
   Rank size = 1;
 
-  /// Secret of this session, carried by every packet: packets of strangers and of older sessions do not
-  /// match.
-  std::uint64_t token = 0;
+  /// What tells packets of this session from those of strangers and of older sessions.
+  Seal seal;
 
   /// Bytes of gradient in one packet; the same on every rank, a multiple of 16 (better of 64, see
   /// payload_for_mtu).

@@ -113,6 +113,7 @@ class Endpoint {
   void handle_abstention(Time now, const Run& run);
   void handle_gone(Time now, const Run& run);
   void note_peer(Time now, const Header& header);
+  void note_standing(Peer& peer, const Header& header);
   void note_echo(Time now, Peer& peer, const Header& header);
   void note_wishes(Time now, Peer& peer, std::uint8_t flags);
   void note_completed(Time now, Rank from, std::uint64_t completed);
@@ -212,6 +213,7 @@ class Endpoint {
   TimeoutPolicy timeouts_;
   IncastPolicy incast_;
   OutgoingBatch batch_;                // scratch
+  std::vector<bool> genuine_;          // scratch: packets of the datagram whose seals are right
   std::vector<bool> blocked_;          // scratch: peers to whom an older operation must send first
   std::vector<RequestEntry> missing_;  // scratch
   std::uint64_t next_operation_ = 0;

@@ -9,9 +9,15 @@ constexpr std::uint64_t kMaxAhead = 4096;
 /// Above this much held memory, small runs are moved out of their large receive buffers.
 constexpr std::size_t kCompactAboveBytes = 8 * 1024 * 1024;
 
+/// From one packet to the next.
+std::uint32_t stride_of(const Datagram& datagram) {
+  return std::max<std::uint32_t>(1, std::min(datagram.segment_bytes, datagram.bytes));
+}
+
 }  // namespace
 
 void Endpoint::handle_datagram(Time now, Datagram datagram) {
+  config_.seal.open_all({datagram.buffer.data(), datagram.bytes}, stride_of(datagram), genuine_);
   std::uint32_t at = 0;
   while (at < datagram.bytes) {
     std::optional<Run> run = next_run(datagram, at);
@@ -25,16 +31,16 @@ void Endpoint::handle_datagram(Time now, Datagram datagram) {
 }
 
 /// Decodes the packet at `at` and those behind it that continue it, and moves `at` past them. Nothing if the
-/// packet is bad.
+/// packet is bad. No byte of a packet is believed before its seal has been checked.
 std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& at) {
-  const std::uint32_t stride = std::max<std::uint32_t>(1, std::min(datagram.segment_bytes, datagram.bytes));
+  const std::uint32_t stride = stride_of(datagram);
   const auto packet_at = [&](std::uint32_t where) {
     return std::span<const std::byte>(datagram.buffer.data() + where,
                                       std::min(stride, datagram.bytes - where));
   };
   const std::uint32_t begin = at;
   at += stride;
-  const Decoded first = decode(packet_at(begin), config_.token, config_.size);
+  const Decoded first = decode_opened(packet_at(begin), genuine_[begin / stride], config_.size);
   if (!first.header || first.header->sender != datagram.from) {
     count_bad(first.header ? HeaderError::BadSender : first.error);
     return std::nullopt;
@@ -48,7 +54,7 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
           first.header->length,
           {}};
   const bool data = run.header.type == PacketType::Contribution || run.header.type == PacketType::Reduced;
-  while (data && at < datagram.bytes && run.last_length == run.header.length) {
+  while (data && at < datagram.bytes && run.last_length == run.header.length && genuine_[at / stride]) {
     const std::span<const std::byte> next = packet_at(at);
     if (!continues(packet_at(begin), next, run.header.offset + run.packets * run.header.length)) break;
     run.last_length = static_cast<std::uint32_t>(next.size() - kHeaderBytes);
@@ -58,21 +64,29 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
   return run;
 }
 
+/// A packet may have been overtaken on the way, or recorded by somebody and sent again: then it is no news.
+/// The operations say so first, because timestamps come around again in 71 minutes.
 void Endpoint::note_peer(Time now, const Header& header) {
   Peer& peer = peers_[header.sender];
-  if (!peer.heard || not_before(header.timestamp, peer.newest)) {
-    peer.newest = header.timestamp;
-    peer.newest_at = now;
-  }
+  note_wishes(now, peer, header.flags);  // to answer once too often does no harm
+  const std::uint64_t completed = widen(header.completed, peer.completed);
+  if (completed < peer.completed) return;
+  if ((header.flags & kFlagEcho) != 0) note_echo(now, peer, header);
+  const bool news = !peer.heard || completed > peer.completed || not_before(header.timestamp, peer.newest);
+  if (!news) return;
   peer.heard = true;
-  peer.last_heard = now;
+  peer.last_heard = peer.newest_at = now;
+  peer.newest = header.timestamp;
+  note_standing(peer, header);
+  if (completed > peer.completed) note_completed(now, header.sender, completed);
+}
+
+/// What holds until the peer says something else.
+void Endpoint::note_standing(Peer& peer, const Header& header) {
   peer.window.set_incast(header.incast, config_.size - 1u);
   if (header.bound != 0) timeouts_.hear(header.sender, header.bound, header.early, header.skew);
-  if ((header.flags & kFlagEcho) != 0) note_echo(now, peer, header);
-  note_wishes(now, peer, header.flags);
+  if ((header.flags & kFlagGoOn) != 0) peer.window.on_go_on(peer.echo);
   note_wants(peer, (header.flags & kFlagWants) != 0);
-  const std::uint64_t completed = widen(header.completed, peer.completed);
-  if (completed > peer.completed) note_completed(now, header.sender, completed);
 }
 
 /// What the peer has seen of ours is no longer under way; how long that took tells about queues.
@@ -93,7 +107,6 @@ void Endpoint::note_echo(Time now, Peer& peer, const Header& header) {
 void Endpoint::note_wishes(Time now, Peer& peer, std::uint8_t flags) {
   if ((flags & kFlagAnswer) != 0) peer.answer_due = std::min(peer.answer_due, now + config_.answer_delay);
   if ((flags & kFlagHeld) != 0) peer.go_on_due = std::min(peer.go_on_due, now + config_.answer_delay);
-  if ((flags & kFlagGoOn) != 0) peer.window.on_go_on(peer.echo);
   schedule(std::min(peer.answer_due, peer.go_on_due));
 }
 
@@ -112,7 +125,7 @@ void Endpoint::note_completed(Time now, Rank from, std::uint64_t completed) {
 }
 
 void Endpoint::count_bad(HeaderError error) {
-  ++(error == HeaderError::BadToken ? stats_.forged_packets : stats_.invalid_packets);
+  ++(error == HeaderError::BadSeal ? stats_.forged_packets : stats_.invalid_packets);
 }
 
 void Endpoint::handle_run(Time now, const Run& run) {
@@ -253,7 +266,7 @@ void Endpoint::handle_reject(Time now, const Run& run) {
 /// A rank leaves when everybody has what it completed, or does not care: what is still missing from it will
 /// not come.
 void Endpoint::handle_goodbye(Time now, Rank peer) {
-  peers_[peer].left = true;
+  if (std::exchange(peers_[peer].left, true)) return;  // it is said more than once
   late_.give_up_on(peer);
   std::vector<Operation*> deserted, bounded;
   for (const auto& [_, operation] : operations_) {

@@ -74,8 +74,8 @@ void Endpoint::fill_control(Time now, const Control& control, std::size_t payloa
   header.flags = control.flags | standing_flags();
   add_echo(now, peers_[control.to], header);
   Segment& segment = out.segments.emplace_back();
-  encode(header, config_.token, segment.header.data());
   segment.payload = std::span<const std::byte>(out.control.data(), payload_bytes);
+  encode(header, config_.seal, segment.payload, control.to, segment.header.data());
   out.to.assign(1, control.to);
   note_sent(out);
 }
@@ -183,9 +183,10 @@ void Endpoint::fill_data(Time now, const OutgoingBatch& batch, std::uint32_t tim
     header.offset = batch.shard.offset_of(packet);
     header.length = static_cast<std::uint16_t>(batch.shard.length_of(packet));
     Segment& segment = out.segments.emplace_back();
-    encode(header, config_.token, segment.header.data());
+    encode_fields(header, segment.header.data());
     segment.payload = batch.payload(packet);
   }
+  config_.seal.close(out.segments, batch.to.front());
   out.to.assign(batch.to.begin(), batch.to.end());
   note_sent(out);
 }

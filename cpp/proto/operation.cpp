@@ -49,7 +49,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       deadline_(now + options.timeout),
       progress_at_(now),
       schedule_(descriptor, number, config.size, config.payload_bytes,
-                config.bound.shuffle && descriptor.bounded ? config.token : 0),
+                config.bound.shuffle && descriptor.bounded ? config.seal.shared_number() : 0),
       owned_(schedule_.shard(schedule_.shard_of(me_)), me_, size_, descriptor, options.weight, data, now),
       foreign_(size_),
       written_off_(size_, false),

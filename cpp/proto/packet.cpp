@@ -27,8 +27,8 @@ T get(const std::byte* in, std::size_t at) {
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kOperationAt = 4, kElementsAt = 8,
                       kKindAt = 12, kFlagsAt = 13, kLengthAt = 14, kOffsetAt = 16, kShardAt = 20,
                       kBoundAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kIncastAt = 36,
-                      kSkewAt = 37, kEarlyAt = 38, kEchoAt = 40, kHoldAt = 44, kCountAt = 46, kTokenAt = 48;
-static_assert(kTokenAt + sizeof(std::uint64_t) == kHeaderBytes);
+                      kSkewAt = 37, kEarlyAt = 38, kEchoAt = 40, kHoldAt = 44, kCountAt = 46;
+static_assert(kCountAt + sizeof(std::uint16_t) == kSealAt && kSealAt + sizeof(std::uint64_t) == kHeaderBytes);
 
 constexpr unsigned kBoundedKind = 0x80;
 
@@ -51,13 +51,9 @@ bool known(std::uint8_t type) {
          type <= static_cast<std::uint8_t>(PacketType::Gone);
 }
 
-bool tokens_equal(std::uint64_t a, std::uint64_t b) {
-  return (a ^ b) == 0;  // one word: no byte-wise early exit that could be timed
-}
-
 }  // namespace
 
-void encode(const Header& header, std::uint64_t token, std::byte* out) {
+void encode_fields(const Header& header, std::byte* out) {
   put(out, kVersionAt, kProtocolVersion);
   put(out, kTypeAt, header.type);
   put(out, kSenderAt, header.sender);
@@ -78,13 +74,30 @@ void encode(const Header& header, std::uint64_t token, std::byte* out) {
   put(out, kEchoAt, header.echo);
   put(out, kHoldAt, header.hold);
   put(out, kCountAt, header.count);
-  put(out, kTokenAt, token);
 }
 
-Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size) {
+void encode(const Header& header, const Seal& seal, std::span<const std::byte> payload, Rank to,
+            std::byte* out) {
+  encode_fields(header, out);
+  seal.close(out, payload, to);
+}
+
+PacketType type_of(const std::byte* header) {
+  return get<PacketType>(header, kTypeAt);
+}
+
+std::uint8_t flags_of(const std::byte* header) {
+  return get<std::uint8_t>(header, kFlagsAt);
+}
+
+Decoded decode(std::span<const std::byte> packet, const Seal& seal, Rank size) {
+  return decode_opened(packet, seal.opens(packet), size);
+}
+
+Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size) {
   if (packet.size() < kHeaderBytes) return {std::nullopt, HeaderError::TooShort};
+  if (!genuine) return {std::nullopt, HeaderError::BadSeal};
   const std::byte* in = packet.data();
-  if (!tokens_equal(get<std::uint64_t>(in, kTokenAt), token)) return {std::nullopt, HeaderError::BadToken};
   if (get<std::uint8_t>(in, kVersionAt) != kProtocolVersion) return {std::nullopt, HeaderError::BadVersion};
   if (!known(get<std::uint8_t>(in, kTypeAt))) return {std::nullopt, HeaderError::BadType};
 
@@ -123,7 +136,7 @@ bool continues(std::span<const std::byte> first, std::span<const std::byte> next
   return get<std::uint32_t>(b, kOffsetAt) == offset &&
          get<std::uint16_t>(b, kLengthAt) == next.size() - kHeaderBytes &&
          std::memcmp(a, b, kLengthAt) == 0 &&
-         std::memcmp(a + kShardAt, b + kShardAt, kHeaderBytes - kShardAt) == 0;
+         std::memcmp(a + kShardAt, b + kShardAt, kSealAt - kShardAt) == 0;
 }
 
 std::uint32_t payload_for_mtu(std::size_t mtu, bool ipv6) {

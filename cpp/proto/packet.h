@@ -11,8 +11,9 @@
 
 namespace optireduce {
 
-constexpr std::uint8_t kProtocolVersion = 2;
+constexpr std::uint8_t kProtocolVersion = 3;
 constexpr std::size_t kHeaderBytes = 56;
+constexpr std::size_t kSealAt = 48;  // to the end of the header
 
 // Header flags.
 constexpr std::uint8_t kFlagResent = 1;  // was sent before, is sent again because somebody missed it
@@ -74,27 +75,38 @@ struct Header {
 enum class HeaderError : std::uint8_t {
   TooShort,
   BadVersion,
-  BadToken,
+  BadSeal,
   BadType,
   BadSender,
   BadLength,
   BadDescriptor
 };
 
-/// Writes kHeaderBytes bytes.
-void encode(const Header& header, std::uint64_t token, std::byte* out);
+/// Writes the kSealAt bytes before the seal.
+void encode_fields(const Header& header, std::byte* out);
+
+/// Writes kHeaderBytes bytes: the header of a packet to `to` with this payload.
+void encode(const Header& header, const Seal& seal, std::span<const std::byte> payload, Rank to,
+            std::byte* out);
+
+/// Fields of any header, genuine or not, that its seal depends on.
+PacketType type_of(const std::byte* header);
+std::uint8_t flags_of(const std::byte* header);
 
 struct Decoded {
   std::optional<Header> header;
   HeaderError error = HeaderError::TooShort;  // meaningful without a header
 };
 
-/// Believes nothing: checks the token first, then every field that can be checked without knowing the
+/// Believes nothing: checks the seal first, then every field that can be checked without knowing the
 /// operation.
-Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size);
+Decoded decode(std::span<const std::byte> packet, const Seal& seal, Rank size);
 
-/// Whether `next` has the header of `first`, which was decoded, but for an offset of `offset` and its own
-/// length. Many packets arrive at once; comparing is cheaper than decoding each.
+/// The same for a packet whose seal has been checked with others'.
+Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size);
+
+/// Whether `next` has the header of `first`, which was decoded, but for an offset of `offset`, its own length
+/// and its seal, which was checked. Many packets arrive at once; comparing is cheaper than decoding each.
 bool continues(std::span<const std::byte> first, std::span<const std::byte> next, std::uint32_t offset);
 
 /// The largest payload that fits the path, or 0 if not even a useful packet fits.

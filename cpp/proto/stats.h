@@ -26,7 +26,7 @@ struct Stats {
   std::uint64_t early_packets = 0;      // of operations not started here yet, kept
   std::uint64_t early_dropped = 0;      // the same, no room
   std::uint64_t invalid_packets = 0;    // wrong in a field that is checked before the operation is known
-  std::uint64_t forged_packets = 0;     // wrong token
+  std::uint64_t forged_packets = 0;     // wrong seal
   std::uint64_t malformed_packets = 0;  // fields that do not fit the operation
 };
 

@@ -48,7 +48,7 @@ std::vector<bool> bursts(std::uint32_t packets, double share, double mean_length
 }  // namespace
 
 bool Doom::strikes(std::span<const std::byte> packet, Rank to, std::uint64_t completed) {
-  const Decoded decoded = decode(packet, token_, ranks_);
+  const Decoded decoded = decode_opened(packet, true, ranks_);
   if (!decoded.header) return false;
   const Header& header = *decoded.header;
   if (header.operation < static_cast<std::uint32_t>(completed))

@@ -18,7 +18,6 @@ class Doom {
   explicit Doom(const SimOptions& options)
       : options_(options.doom),
         seed_(options.seed),
-        token_(options.protocol.token == 0 ? kDefaultToken : options.protocol.token),
         payload_bytes_(options.protocol.payload_bytes),
         ranks_(options.ranks) {}
 
@@ -36,7 +35,6 @@ class Doom {
 
   DoomOptions options_;
   std::uint64_t seed_;
-  std::uint64_t token_;
   std::uint32_t payload_bytes_;
   Rank ranks_;
   std::map<Stream, std::vector<bool>> struck_;  // by packet; of the newest operations

@@ -12,7 +12,7 @@ using Bytes = std::vector<std::byte>;
 
 // Where the fields are that no endpoint may believe unchecked (packet.cpp has the whole layout).
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kLengthAt = 14, kOffsetAt = 16,
-                      kShardAt = 20, kTokenAt = 48;
+                      kShardAt = 20;
 
 std::byte random_byte(Random& random) {
   return static_cast<std::byte>(random.next() & 0xff);
@@ -24,12 +24,18 @@ void spoil(Bytes& packet, std::size_t at, Random& random) {
 }
 
 Bytes forged(Bytes packet, Random& random) {
-  spoil(packet, kTokenAt + random.below(8), random);
+  spoil(packet, kSealAt + random.below(kHeaderBytes - kSealAt), random);
   for (std::uint64_t changes = random.below(16); changes > 0; --changes) {
     const std::size_t at = random.below(packet.size());
-    const bool in_token = at >= kTokenAt && at < kHeaderBytes;
-    if (!in_token) packet[at] = random_byte(random);
+    const bool in_seal = at >= kSealAt && at < kHeaderBytes;
+    if (!in_seal) packet[at] = random_byte(random);
   }
+  return packet;
+}
+
+Bytes tampered(Bytes packet, Random& random) {
+  const std::uint64_t bit = random.below(packet.size() * 8);
+  packet[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
   return packet;
 }
 
@@ -39,7 +45,7 @@ Bytes truncated(Bytes packet, Random& random) {
 }
 
 /// One field that cannot be right. Fields that another genuine packet could carry stay as they are: whoever
-/// has the token is believed.
+/// can seal packets is believed.
 Bytes mangled(Bytes packet, Rank ranks, Random& random) {
   switch (random.below(6)) {
     case 0:
@@ -65,16 +71,26 @@ Bytes mangled(Bytes packet, Rank ranks, Random& random) {
   return packet;
 }
 
+/// As a member of the session would send it.
+Bytes sealed(Bytes packet, Rank to, const SimOptions& options) {
+  if (packet.size() >= kHeaderBytes)
+    seal_of(options, to).close(packet.data(), std::span(packet).subspan(kHeaderBytes), to);
+  return packet;
+}
+
 }  // namespace
 
-std::vector<HostilePacket> sabotage(std::span<const std::byte> genuine, Rank ranks,
-                                    const HostileOptions& options, Random& random) {
+std::vector<HostilePacket> sabotage(std::span<const std::byte> genuine, Rank to, const SimOptions& options,
+                                    Random& random) {
+  const HostileOptions& hostile = options.hostile;
   std::vector<HostilePacket> packets;
   const Bytes bytes(genuine.begin(), genuine.end());
-  if (random.chance(options.forge)) packets.push_back({forged(bytes, random), {}});
-  if (random.chance(options.truncate)) packets.push_back({truncated(bytes, random), {}});
-  if (random.chance(options.mangle)) packets.push_back({mangled(bytes, ranks, random), {}});
-  if (random.chance(options.replay)) packets.push_back({bytes, random.duration_up_to(options.replay_delay)});
+  if (random.chance(hostile.forge)) packets.push_back({forged(bytes, random), {}});
+  if (random.chance(hostile.truncate)) packets.push_back({sealed(truncated(bytes, random), to, options), {}});
+  if (random.chance(hostile.mangle))
+    packets.push_back({sealed(mangled(bytes, options.ranks, random), to, options), {}});
+  if (random.chance(hostile.replay)) packets.push_back({bytes, random.duration_up_to(hostile.replay_delay)});
+  if (random.chance(hostile.tamper)) packets.push_back({tampered(bytes, random), {}});
   return packets;
 }
 

@@ -17,8 +17,8 @@ struct HostilePacket {
   Duration delay;  // beside the link's
 };
 
-/// The packets that the options want beside this genuine one.
-std::vector<HostilePacket> sabotage(std::span<const std::byte> genuine, Rank ranks,
-                                    const HostileOptions& options, Random& random);
+/// The packets that the options want beside this genuine one, which is on its way to `to`.
+std::vector<HostilePacket> sabotage(std::span<const std::byte> genuine, Rank to, const SimOptions& options,
+                                    Random& random);
 
 }  // namespace optireduce::sim

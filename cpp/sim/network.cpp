@@ -34,9 +34,9 @@ Network::Network(SimOptions options)
       links_(std::size_t{options_.ranks} * options_.ranks) {
   EndpointConfig config = options_.protocol;
   config.size = options_.ranks;
-  if (config.token == 0) config.token = kDefaultToken;
   for (Rank rank = 0; rank < options_.ranks; ++rank) {
     config.rank = rank;
+    config.seal = seal_of(options_, rank);
     nodes_.push_back(std::make_unique<Node>(config, options_));
     egress_.push_back({egress_of(options_, rank), {}});
     ingress_.emplace_back(ingress_of(options_, rank), backgrounds_of(rank, options_.backgrounds),

@@ -71,6 +71,9 @@ class Network {
   /// `bound`.
   bool settle(Duration bound);
 
+  /// Somebody sends this packet in the name of `from`; it arrives a link's delay from now.
+  void inject(Rank from, Rank to, std::vector<std::byte> packet);
+
   Time now() const { return now_; }
   Rank ranks() const { return options_.ranks; }
   const Stats& stats(Rank rank) const;

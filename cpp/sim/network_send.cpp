@@ -79,14 +79,19 @@ std::optional<Time> Network::pass_egress(Rank from, std::size_t bytes) {
 /// Strangers are somewhere in the network: only the ingress port is before them.
 void Network::send_hostile(Rank from, Rank to, const WireBatch& batch, const LinkOptions& link) {
   const HostileOptions& hostile = options_.hostile;
-  if (hostile.forge + hostile.truncate + hostile.mangle + hostile.replay <= 0) return;
+  if (hostile.forge + hostile.truncate + hostile.mangle + hostile.replay + hostile.tamper <= 0) return;
   for (std::uint32_t i = 0; i < batch.packets; ++i) {
-    for (HostilePacket& packet : sabotage(batch.packet(i), options_.ranks, hostile, random_)) {
+    for (HostilePacket& packet : sabotage(batch.packet(i), to, options_, random_)) {
       ++counters_.hostile;
       const Time at = now_ + link.delay + packet.delay;
       deliver(at, to, {single_packet(std::move(packet.bytes)), 1, from, random_.chance(0.5)});
     }
   }
+}
+
+void Network::inject(Rank from, Rank to, std::vector<std::byte> packet) {
+  ++counters_.hostile;
+  deliver(now_ + link_options(from, to).delay, to, {single_packet(std::move(packet)), 1, from, false});
 }
 
 /// A single packet comes to the receiver's side.

@@ -145,6 +145,10 @@ void check_ranks(const SimOptions& options) {
 
 }  // namespace
 
+Seal seal_of(const SimOptions& options, Rank rank) {
+  return options.seal == Seal::Kind::Tag ? Seal(kSessionKey, rank) : Seal(kToken);
+}
+
 const PortOptions& egress_of(const SimOptions& options, Rank rank) {
   const auto found = options.other_egress.find(rank);
   return found == options.other_egress.end() ? options.egress : found->second;
@@ -171,6 +175,9 @@ SimOptions checked(SimOptions options) {
   check_share("truncate", options.hostile.truncate);
   check_share("mangle", options.hostile.mangle);
   check_share("replay", options.hostile.replay);
+  check_share("tamper", options.hostile.tamper);
+  if (options.hostile.tamper > 0 && options.seal != Seal::Kind::Tag)
+    bad_option("tamper needs packets with tags: without them nobody can tell");
   check_share("doom", options.doom.share);
   check_share("coalesce", options.coalesce);
   check_not_negative("wake_delay", options.wake_delay);

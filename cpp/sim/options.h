@@ -14,8 +14,9 @@
 
 namespace optireduce::sim {
 
-/// The session's token unless the options have one. Any will do: nothing leaves the process.
-constexpr std::uint64_t kDefaultToken = 0x0123'4567'89ab'cdefu;
+/// The session's secrets. Any will do: nothing leaves the process.
+constexpr std::uint64_t kToken = 0x0123'4567'89ab'cdefu;
+constexpr SipKey kSessionKey{kToken, ~kToken};
 
 /// One direction between two ranks. Probabilities are per packet.
 struct LinkOptions {
@@ -74,11 +75,12 @@ struct Crash {
 
 /// Packets that should change nothing, sent beside the genuine ones. Probabilities are per genuine packet.
 struct HostileOptions {
-  double forge = 0;     // a stranger's: a wrong token, any bytes
-  double truncate = 0;  // the right token, cut short
-  double mangle = 0;    // the right token, one field that cannot be right
+  double forge = 0;     // a stranger's: a wrong seal, any bytes
+  double truncate = 0;  // a member's: the right seal, cut short
+  double mangle = 0;    // a member's: the right seal, one field that cannot be right
   double replay = 0;    // a genuine packet again, up to replay_delay later
   Duration replay_delay = Duration::millis(50);
+  double tamper = 0;  // a genuine packet with one bit changed on the way; needs tags
 };
 
 /// Packets that are lost by a pattern, chosen anew for each operation, stage and pair of ranks. Some stay
@@ -135,8 +137,9 @@ struct SimOptions {
   /// Bytes that wait at a rank until it looks; beyond it packets are dropped. 0: no limit.
   std::size_t receive_buffer_bytes = 0;
 
-  /// Every endpoint's configuration; rank and size are filled in.
+  /// Every endpoint's configuration; rank, size and seal are filled in.
   EndpointConfig protocol;
+  Seal::Kind seal = Seal::Kind::Token;
 
   /// A protocol that never gets anywhere ends here with an error, not in an endless loop.
   std::uint64_t max_events = 100'000'000;
@@ -144,6 +147,9 @@ struct SimOptions {
   /// Sees every event before it happens; for tests and for people.
   std::function<void(const TraceEntry&)> observer;
 };
+
+/// What the rank closes and opens packets with.
+Seal seal_of(const SimOptions& options, Rank rank);
 
 /// The rank's port: its own or everybody's.
 const PortOptions& egress_of(const SimOptions& options, Rank rank);

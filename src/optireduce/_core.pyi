@@ -61,11 +61,12 @@ class Engine:
     port for us and returns the smallest path MTU. ``begin`` returns the ranks that did not answer. ``wait``
     returns None while the operation is not done; a negative timeout means no limit. ``events`` drains what
     changed in who is waited for: ("absent", rank, last operation that ended without it) or ("back", rank,
-    first operation that waits for it again).
+    first operation that waits for it again). ``auth``: "token" or "mac". ``secret``: 16 bytes, the same on
+    every rank.
     """
 
     def __init__(
-        self, rank: int, size: int, bind_address: str, token: int, options: EngineOptions
+        self, rank: int, size: int, bind_address: str, auth: str, secret: bytes, options: EngineOptions
     ) -> None: ...
     @property
     def ports(self) -> list[int]: ...
@@ -150,6 +151,7 @@ class SimulationOptions:
     wake_seconds: float
     receive_buffer_bytes: int
     max_events: int
+    auth: str  # "token" or "mac"
     payload_bytes: int
     window_bytes: int
     early_bytes: int
@@ -180,6 +182,15 @@ class SimulationOptions:
     ) -> None: ...
     def add_cut(self, source: int, destination: int, begin_seconds: float, end_seconds: float) -> None: ...
     def add_pause(self, rank: int, begin_seconds: float, end_seconds: float) -> None: ...
+    def set_hostile(
+        self,
+        forge: float,
+        truncate: float,
+        mangle: float,
+        replay: float,
+        replay_seconds: float,
+        tamper: float,
+    ) -> None: ...
     def add_crash(self, rank: int, at_seconds: float) -> None: ...
     def set_clock_offset(self, rank: int, offset_seconds: float) -> None: ...
     def set_clock_drift(self, rank: int, parts_per_million: float) -> None: ...

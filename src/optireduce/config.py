@@ -119,6 +119,12 @@ class Config:
     (buckets through attach(), weighted means), fp32 for everything else, and within one host, where rounding
     costs more than it saves."""
 
+    auth: Literal["auto", "mac", "token"] = "auto"
+    """What every packet proves. "mac": a SipHash tag over all of it, with a key of the group: who can read
+    and send packets can neither change nor invent any; costs CPU for every byte. "token": a secret of the
+    group, in clear, at no cost; keeps out only who cannot read packets. "auto": mac between hosts, where the
+    network is slower than hashing, token when all ranks share one host."""
+
     skip_above: float = 0.5
     """With attach(..., optimizer=...) or Session.should_step(): a step that lost more than this share of its
     gradient, on average over the ranks, is skipped on all ranks. 1: never."""
@@ -210,7 +216,11 @@ _PROBABILITIES = {
 _RATIOS = {"bound_percentile": (50.0, 100.0), "bound_least": (1.0, 10.0), "bound_most": (1.0, 10.0)}
 _FLOATS = _SECONDS | _OPTIONAL_SECONDS | _PROBABILITIES | _RATIOS
 _BOOLEANS = {"bounded", "repair", "late_repair", "shuffle", "resync_optimizer", "use_gso", "use_gro"}
-_CHOICES = {"hadamard": ("off", "on", "auto"), "wire": ("fp32", "bf16", "int8", "auto")}
+_CHOICES = {
+    "hadamard": ("off", "on", "auto"),
+    "wire": ("fp32", "bf16", "int8", "auto"),
+    "auth": ("auto", "mac", "token"),
+}
 _TEXTS = {"interface", "operation_log"}
 
 

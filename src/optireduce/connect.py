@@ -12,13 +12,14 @@ import time
 from typing import Any, NamedTuple
 
 from ._core import Engine, EngineOptions
+from .auth import effective_auth, new_secret
 from .config import Config
 from .errors import ConnectError
 from .exchange import Exchange, agree
 from .interface import local_address
 from .version import version
 
-_TOKEN_BITS = 64
+_SEED_BITS = 64
 # What decides when an operation ends, or whether it may: ranks that differ would each wait for another thing.
 _SAME_EVERYWHERE = (
     "bounded",
@@ -32,6 +33,7 @@ _SAME_EVERYWHERE = (
     "resync_optimizer",
     "hadamard",
     "wire",
+    "auth",
     "skip_above",
     "halt_after",
 )
@@ -59,9 +61,9 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
     addresses: list[str] = [hello["address"] for hello in hellos]
     # From here on all ranks are present, and do the same short work.
     step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
-    connector = _Connector(exchange, config, addresses, int(hellos[0]["token"], 16))
+    connector = _Connector(exchange, config, addresses, bytes.fromhex(hellos[0]["secret"]))
     try:
-        return Connection(connector.run(step_seconds), int(hellos[0]["seed"], 16), len(set(addresses)))
+        return Connection(connector.run(step_seconds), int(hellos[0]["seed"], 16), connector.hosts)
     except BaseException:
         connector.abandon()
         raise
@@ -70,11 +72,12 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
 class _Connector:
     """The rounds after the first; owns the engine until it is handed out."""
 
-    def __init__(self, exchange: Exchange, config: Config, addresses: list[str], token: int) -> None:
+    def __init__(self, exchange: Exchange, config: Config, addresses: list[str], secret: bytes) -> None:
         self._exchange = exchange
         self._config = config
         self._addresses = addresses
-        self._token = token
+        self._secret = secret
+        self.hosts = len(set(addresses))
         self._engine: Engine | None = None
 
     def run(self, step_seconds: float) -> Engine:
@@ -103,7 +106,8 @@ class _Connector:
         size = self._exchange.size
         options = engine_options(self._config)
         options.min_ranks = min(options.min_ranks, size)  # one setting serves the world and its subgroups
-        self._engine = Engine(rank, size, self._addresses[rank], self._token, options)
+        auth = effective_auth(self._config.auth, self.hosts)
+        self._engine = Engine(rank, size, self._addresses[rank], auth, self._secret, options)
         return {"ports": list(self._engine.ports), "grant_bytes": self._engine.grant_bytes}
 
 
@@ -139,8 +143,9 @@ def _hello(rank: int, config: Config, master: str) -> dict[str, Any]:
         "settings": {name: getattr(config, name) for name in _SAME_EVERYWHERE},
     }
     if rank == 0:
-        for name in ("token", "seed"):  # as text: JSON numbers are not exact to 64 bits everywhere
-            hello[name] = f"{secrets.randbits(_TOKEN_BITS):x}"
+        hello["secret"] = new_secret().hex()
+        # As text: JSON numbers are not exact to 64 bits everywhere.
+        hello["seed"] = f"{secrets.randbits(_SEED_BITS):x}"
     return hello
 
 

@@ -95,6 +95,24 @@ class Doom:
 
 
 @dataclass(frozen=True)
+class Hostile:
+    """Packets that should change nothing, sent beside the genuine ones. Probabilities are per genuine
+    packet."""
+
+    forge: float = 0.0
+    """A stranger's: a wrong seal, any bytes."""
+    truncate: float = 0.0
+    """A member's: the right seal, cut short."""
+    mangle: float = 0.0
+    """A member's: the right seal, one field that cannot be right."""
+    replay: float = 0.0
+    """A genuine packet again, up to ``replay_seconds`` later."""
+    replay_seconds: float = 0.05
+    tamper: float = 0.0
+    """A genuine packet with one bit changed on the way; needs ``auth="mac"``."""
+
+
+@dataclass(frozen=True)
 class Network:
     """What is simulated. Every option has a default; ``link`` describes all links but those in ``links``."""
 
@@ -113,6 +131,7 @@ class Network:
     """Instead, for some ranks."""
     backgrounds: Iterable[Background] = ()
     doom: Doom = Doom()
+    hostile: Hostile = Hostile()
     cuts: Iterable[Cut] = ()
     pauses: Iterable[Pause] = ()
     crashes: Iterable[Crash] = ()
@@ -126,6 +145,8 @@ class Network:
     """A rank looks at its packets up to so long after the first one came."""
     receive_buffer_bytes: int = 0
     """Bytes that may wait at a rank; more are dropped. 0: no limit."""
+    auth: Literal["token", "mac"] = "token"
+    """What packets prove, as in :class:`Config`. Tags make a simulation slower."""
     payload_bytes: int = 1408
     window_bytes: int = 256 * 1024
     early_bytes: int = 64 * 1024 * 1024
@@ -144,12 +165,13 @@ class Network:
 
 
 # What the core's options call the same.
-_NUMBERS = (
+_SAME = (
     "ranks",
     "seed",
     "coalesce",
     "wake_seconds",
     "receive_buffer_bytes",
+    "auth",
     "payload_bytes",
     "window_bytes",
     "early_bytes",
@@ -171,7 +193,7 @@ _DEADLINES = (
 def core_options(network: Network) -> _core.SimulationOptions:
     """What the core is told of a Network; ValueError names a value that cannot work."""
     options = _core.SimulationOptions()
-    for name in _NUMBERS:
+    for name in _SAME:
         setattr(options, name, getattr(network, name))
     deadlines = Config(**{name: getattr(network, name) for name in _DEADLINES})  # checks them
     for name in _DEADLINES:
@@ -186,6 +208,8 @@ def core_options(network: Network) -> _core.SimulationOptions:
         network.warmup_operations,
         doom.least_elements,
     )
+    hostile = network.hostile
+    options.set_hostile(*(getattr(hostile, field.name) for field in fields(hostile)))
     _add_paths(network, options)
     _add_rank_faults(network, options)
     return options

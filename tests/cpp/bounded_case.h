@@ -159,7 +159,7 @@ class Loop {
               std::vector<double>& missing) const {
     const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
     const Schedule schedule(descriptor, report(operation, rank).operation, options_.ranks,
-                            options_.protocol.payload_bytes, sim::kDefaultToken);
+                            options_.protocol.payload_bytes, sim::seal_of(options_, 0).shared_number());
     for (Rank index = 0; index < options_.ranks; ++index) {
       const Rank owner = schedule.owner_of(index);
       const Shard shard = schedule.shard(index);
@@ -182,7 +182,7 @@ class Loop {
   std::string why_wrong(std::size_t operation, Rank rank) const {
     const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
     const Schedule schedule(descriptor, report(operation, rank).operation, options_.ranks,
-                            options_.protocol.payload_bytes, sim::kDefaultToken);
+                            options_.protocol.payload_bytes, sim::seal_of(options_, 0).shared_number());
     for (Rank index = 0; index < options_.ranks; ++index) {
       const Rank owner = schedule.owner_of(index);
       const Shard shard = schedule.shard(index);

@@ -65,6 +65,7 @@ Plan plan_for(std::uint64_t seed) {
   plan.options.seed = seed;
   plan.options.ranks = kRanks[random.below(std::size(kRanks))];
   plan.options.max_events = 20'000'000;
+  plan.options.seal = seed % 3 == 0 ? Seal::Kind::Tag : Seal::Kind::Token;
   plan.options.protocol.bound.warmup_operations = 5;
   plan.options.protocol.bound.repair = !random.chance(0.2);
   plan.options.protocol.bound.absent_after = 1 + static_cast<std::uint32_t>(random.below(4));

@@ -26,6 +26,8 @@ bool says(const Report& report, const std::string& text) {
   return report.message.find(text) != std::string::npos;
 }
 
+constexpr Seal::Kind kSeals[] = {Seal::Kind::Token, Seal::Kind::Tag};
+
 int as_int(ErrorCode code) {
   return static_cast<int>(code);
 }
@@ -333,6 +335,7 @@ TEST(hostile_packets_change_nothing) {
     options.link.jitter = Duration::micros(300);
     options.link.loss = seed % 2 == 0 ? 0 : 0.05;
     options.hostile = {0.2, 0.2, 0.2, 0.2, Duration::millis(50)};
+    options.seal = kSeals[seed / 2 % 2];
     Case test(options);
     for (int i = 0; i < 5; ++i) {
       test.add(floats(1 + static_cast<std::uint32_t>(seed * 331)));
@@ -349,14 +352,36 @@ TEST(hostile_packets_change_nothing) {
 }
 
 TEST(every_forged_packet_is_counted) {
-  sim::SimOptions options = group(3);
-  options.hostile.forge = 1;
-  Case test(options);
-  test.add(floats(5'003));
-  test.run();
-  CHECK_EXACT(test);
-  CHECK(test.network().settle(kSecond));
-  CHECK_EQ(test.total(&Stats::forged_packets), test.network().counters().hostile);
+  for (const Seal::Kind seal : kSeals) {
+    sim::SimOptions options = group(3);
+    options.hostile.forge = 1;
+    options.seal = seal;
+    Case test(options);
+    test.add(floats(5'003));
+    test.run();
+    CHECK_EXACT(test);
+    CHECK(test.network().settle(kSecond));
+    CHECK_EQ(test.total(&Stats::forged_packets), test.network().counters().hostile);
+  }
+}
+
+// Whatever bit somebody on the path changes, in a header, a payload or a tag.
+TEST(every_changed_packet_is_counted_as_forged) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    sim::SimOptions options = group(4, seed);
+    options.link.loss = seed % 2 == 0 ? 0 : 0.05;
+    options.hostile.tamper = 1;
+    options.seal = Seal::Kind::Tag;
+    Case test(options);
+    for (int i = 0; i < 3; ++i) test.add(floats(15'013));
+    test.run();
+    CHECK_EXACT(test);
+    CHECK(test.network().settle(kSecond));
+    CHECK(test.network().counters().hostile > 100);
+    CHECK_EQ(test.total(&Stats::forged_packets), test.network().counters().hostile);
+    CHECK_EQ(test.total(&Stats::invalid_packets), 0u);
+    CHECK_EQ(test.total(&Stats::malformed_packets), 0u);
+  }
 }
 
 RUN_TESTS()

@@ -30,6 +30,7 @@ sim::SimOptions options_for(std::uint64_t seed, sim::Random& random) {
   if (random.chance(0.2)) options.protocol.early_bytes = random.below(100'000);
   options.protocol.payload_bytes = kPayloads[random.below(std::size(kPayloads))];
   options.max_events = 20'000'000;
+  options.seal = seed / 3 % 3 == 0 ? Seal::Kind::Tag : Seal::Kind::Token;
   return options;
 }
 
@@ -40,7 +41,7 @@ std::uint32_t elements_for(const sim::SimOptions& options, sim::Random& random) 
 }
 
 void print_packet(std::span<const std::byte> packet) {
-  const Decoded decoded = decode(packet, sim::kDefaultToken, 0xffff);
+  const Decoded decoded = decode_opened(packet, true, 0xffff);
   if (!decoded.header) return;
   const Header& header = *decoded.header;
   std::printf("  type %d operation %u shard %u offset %u length %u completed %u ack %u",

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint64_t kToken = 0x0123'4567'89ab'cdefu;
 constexpr Rank kSize = 8;
+constexpr Rank kMe = 3;
 
 Header sample_header() {
   Header header;
@@ -39,7 +40,7 @@ Header sample_header() {
 
 std::vector<std::byte> packet_of(const Header& header) {
   std::vector<std::byte> packet(kHeaderBytes + header.length, std::byte{0x5a});
-  encode(header, kToken, packet.data());
+  encode(header, kToken, std::span(packet).subspan(kHeaderBytes), kMe, packet.data());
   return packet;
 }
 
@@ -88,7 +89,7 @@ TEST(every_type_dtype_and_reduction_survives_the_wire) {
 TEST(the_layout_is_the_documented_one) {
   const auto packet = packet_of(sample_header());
   const std::array<unsigned, kHeaderBytes> expected = {
-      2,    2,    5,    0,    0xef, 0xbe, 0xad, 0xde, 0x41, 0xe2, 0x01, 0x00, 0x92, 3,
+      3,    2,    5,    0,    0xef, 0xbe, 0xad, 0xde, 0x41, 0xe2, 0x01, 0x00, 0x92, 3,
       32,   0,    0x80, 0xba, 0x15, 0x00, 7,    0,    0xe8, 0xfd, 0xf0, 0xff, 0xff, 0xff,
       0xe0, 0xbe, 0xad, 0xde, 77,   0,    0,    0,    4,    99,   0xca, 0xa8, 0x21, 0x43,
       0x65, 0x87, 0x39, 0x30, 0x31, 0xd4, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01};
@@ -107,11 +108,11 @@ TEST(a_packet_of_another_length_is_rejected) {
   CHECK_EQ(as_int(error_of(longer)), as_int(HeaderError::BadLength));
 }
 
-TEST(every_wrong_bit_of_the_token_is_seen) {
+TEST(every_wrong_bit_of_the_seal_is_seen) {
   for (std::size_t bit = 0; bit < 64; ++bit) {
     auto packet = packet_of(sample_header());
     packet[kHeaderBytes - 8 + bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
-    CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadToken));
+    CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadSeal));
   }
 }
 
@@ -144,7 +145,7 @@ TEST(random_bytes_are_decoded_safely) {
   for (int i = 0; i < 100'000; ++i) {
     std::vector<std::byte> packet(random.below(96));
     for (std::byte& byte : packet) byte = static_cast<std::byte>(random.below(16));
-    if (packet.size() >= kHeaderBytes) put(packet, 40, kToken);
+    if (packet.size() >= kHeaderBytes) put(packet, kSealAt, kToken);
     const Decoded decoded = decode(packet, kToken, kSize);
     if (!decoded.header) continue;
     CHECK(decoded.header->sender < kSize);
@@ -153,7 +154,7 @@ TEST(random_bytes_are_decoded_safely) {
   }
 }
 
-// A run of packets is recognised by comparing headers: nothing but offset and length may differ.
+// A run of packets is recognised by comparing headers: nothing but offset, length and seal may differ.
 TEST(a_packet_continues_a_run_only_if_all_else_is_equal) {
   const auto first = packet_of(sample_header());
   Header header = sample_header();
@@ -170,7 +171,7 @@ TEST(a_packet_continues_a_run_only_if_all_else_is_equal) {
   for (std::size_t bit = 0; bit < kHeaderBytes * 8; ++bit) {
     auto other = shorter;
     other[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
-    CHECK(!continues(first, other, offset));
+    CHECK_EQ(continues(first, other, offset), bit / 8 >= kSealAt);
   }
 }
 

@@ -21,6 +21,7 @@ sim::SimOptions lossy(std::uint64_t seed) {
   options.link.duplicate = 0.05;
   options.link.reorder = 0.05;
   options.hostile.replay = 0.01;
+  options.seal = seed % 2 == 0 ? Seal::Kind::Token : Seal::Kind::Tag;
   return options;
 }
 
@@ -476,6 +477,7 @@ TEST(bad_options_are_named) {
   CHECK(contains(error_with([](auto& o) { o.clock_offset[1] = Duration{-1}; }), "clock_offset of rank 1"));
   CHECK(contains(error_with([](auto& o) { o.clock_drift[2] = 0; }), "clock_drift is rank 2"));
   CHECK(contains(error_with([](auto& o) { o.clock_drift[1] = -1e6; }), "clock_drift of rank 1"));
+  CHECK(contains(error_with([](auto& o) { o.hostile.tamper = 0.1; }), "tamper needs packets with tags"));
   CHECK_EQ(error_with([](auto&) {}), std::string("no error"));
 }
 

@@ -50,6 +50,7 @@ from optireduce import Communicator, Config, ConfigError, ConnectError, connect
         ("skip_above", 1.5, "0 to 1"),
         ("hadamard", "maybe", "'off', 'on', 'auto'"),
         ("late_repair", 1, "True or False"),
+        ("auth", "none", "'auto', 'mac', 'token'"),
     ],
 )
 def test_bad_value_is_named(field: str, value: object, expected: str) -> None:
@@ -70,7 +71,7 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"bound_percentile": "99", "bound_least": "1", "bound_most": "2.5", "absent_after": "1"}
     samples |= {"min_ranks": "2", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     samples |= {"late_repair": "0", "shuffle": "0", "resync_steps": "7", "resync_optimizer": "1"}
-    samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16"}
+    samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "auth": "mac"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
@@ -80,6 +81,7 @@ def test_every_field_is_read_from_its_variable() -> None:
         resync_optimizer=True,
         hadamard="on",
         wire="bf16",
+        auth="mac",
         skip_above=0.25,
         halt_after=3,
         interface="eth7",
@@ -162,6 +164,7 @@ def test_config_cannot_change_behind_the_groups_back() -> None:
         ("bounded_min_bytes", 1, 65_536),
         ("warmup_operations", 30, 20),
         ("min_ranks", 3, 0),
+        ("auth", "mac", "auto"),
     ],
 )
 def test_ranks_that_disagree_do_not_form_a_group(field: str, value: Any, usual: Any) -> None:
@@ -181,7 +184,7 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
     """Else a setting for the whole world would make its subgroups fail."""
     given = []
 
-    def engine(rank: int, size: int, address: str, token: int, options: Any) -> None:
+    def engine(rank: int, size: int, address: str, auth: str, secret: bytes, options: Any) -> None:
         given.append(options.min_ranks)
         raise ConfigError("enough seen")
 

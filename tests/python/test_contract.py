@@ -18,7 +18,7 @@ from optireduce.simulation import NEVER, Link, Network, Simulation
 
 TIMED_OUT, MISMATCHED = 1, 2
 MTU = 1500
-TOKEN = 7
+SECRET = bytes(range(16))
 
 # arrays of each rank (None: the rank does not call) -> each caller's report
 AllReduce = Callable[[Sequence[Any]], list[Any]]
@@ -44,7 +44,7 @@ def over_sockets(size: int, loss: float, op: str, timeout_seconds: float) -> All
     """N engines on loopback, a thread each."""
     options = _core.EngineOptions()
     options.drop = options.reorder = options.duplicate = loss
-    engines = [_core.Engine(rank, size, "127.0.0.1", TOKEN, options) for rank in range(size)]
+    engines = [_core.Engine(rank, size, "127.0.0.1", "mac", SECRET, options) for rank in range(size)]
     ports = [engine.ports for engine in engines]
     grants = [engine.grant_bytes for engine in engines]
     for rank, engine in enumerate(engines):

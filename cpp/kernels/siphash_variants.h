@@ -1,0 +1,20 @@
+// The implementations behind siphash(), one for each instruction set. They give equal bits: siphash() and the
+// tests may pick any that this CPU can run.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/siphash.h"
+
+namespace optireduce {
+
+using SipVariant = void (*)(std::span<const SipMessage> messages, std::uint64_t* hashes);
+
+/// Runs everywhere: one message after the other.
+void siphash_plain(std::span<const SipMessage> messages, std::uint64_t* hashes);
+
+/// Four messages at once, for x86 with AVX2; nullptr where the CPU lacks it.
+SipVariant find_siphash_avx2();
+
+}  // namespace optireduce
