@@ -1,4 +1,5 @@
-// The protocol under loss, reordering and duplication, over many seeds: still exact, always.
+// The protocol under loss, reordering and duplication, over many seeds, with and without multicast: still
+// exact, always.
 #include <cstdio>
 
 #include "seeds.h"
@@ -30,6 +31,9 @@ sim::SimOptions options_for(std::uint64_t seed, sim::Random& random) {
   if (random.chance(0.2)) options.protocol.early_bytes = random.below(100'000);
   options.protocol.payload_bytes = kPayloads[random.below(std::size(kPayloads))];
   options.max_events = 20'000'000;
+  options.protocol.multicast = seed % 2 == 1;
+  if (seed % 8 == 1)
+    options.group_outages.push_back({0, Time{}, Time{} + random.duration_up_to(Duration::millis(20))});
   return options;
 }
 
