@@ -164,7 +164,9 @@ void Endpoint::note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp) {
       }
     }
     window.on_sent(batch.type, timestamp, batch.bytes(), batch.resent());
-    batch.flags |= window.wanted_answers(batch.type, batch.bytes());
+    // The next one to the group may be larger, and whoever has no room for it holds back all.
+    const std::size_t next = batch.group ? window.batch_bytes() : batch.bytes();
+    batch.flags |= window.wanted_answers(batch.type, next);
   }
 }
 
@@ -174,7 +176,7 @@ void Endpoint::note_held_back(Time now) {
     Peer& peer = peers_[rank];
     if (rank == config_.rank || !peer.present()) continue;
     // In a group others' windows hold back too.
-    const bool shut = !multicast_ || !peer.window.admits_another(PacketType::Reduced);
+    const bool shut = !multicast_ || !peer.window.admits(PacketType::Reduced, peer.window.batch_bytes());
     const bool held_back = std::any_of(operations_.begin(), operations_.end(), [&](const auto& entry) {
       const Operation& operation = *entry.second;
       return operation.holds_back_contributions(rank) || (shut && operation.holds_back_reduced(rank));

@@ -40,10 +40,7 @@ class SendWindow {
     return stage == PacketType::Reduced || fits(unreturned_.outstanding(), bytes, limit_.bounds().upper);
   }
 
-  /// Whether a batch of the largest size would be admitted.
-  bool admits_another(PacketType stage) const {
-    return admits(stage, std::size_t{batch_packets()} * payload_bytes_);
-  }
+  std::size_t batch_bytes() const { return std::size_t{batch_packets()} * payload_bytes_; }
 
   /// Repair was paid for by the owner's or our window before: only what is under way counts.
   bool admits_repair(PacketType stage, std::size_t bytes) const {
