@@ -69,6 +69,17 @@ const char* name_of(ClosedBy closed_by) {
   }
 }
 
+const char* name_of(MembershipEvent::Kind kind) {
+  switch (kind) {
+    case MembershipEvent::Kind::Absent:
+      return "absent";
+    case MembershipEvent::Kind::Back:
+      return "back";
+    default:
+      return "unreached";
+  }
+}
+
 ReduceOp checked_op(int code) {
   if (code < 0 || code > 2)
     throw std::invalid_argument("op code " + std::to_string(code) +
@@ -88,6 +99,7 @@ nb::dict as_dict(const EngineStats& stats) {
   d["socket_drops"] = stats.socket_drops;
   d["send_failures"] = stats.send_failures;
   d["buffer_bytes"] = stats.buffer_bytes;
+  d["multicast"] = stats.multicast;
   d["wait_seconds"] = stats.wait_seconds;
   d["stood_still_seconds"] = stats.stood_still_seconds;
   return d;
@@ -179,8 +191,7 @@ std::vector<PythonEvent> events_of(Engine& engine) {
   }
   std::vector<PythonEvent> events;
   for (const MembershipEvent& event : taken) {
-    const bool absent = event.kind == MembershipEvent::Kind::Absent;
-    events.emplace_back(absent ? "absent" : "back", event.rank, event.operation);
+    events.emplace_back(name_of(event.kind), event.rank, event.operation);
   }
   return events;
 }
@@ -246,6 +257,12 @@ void bind_engine(nb::module_& m) {
             return self.begin(mtu, grants, seconds(timeout));
           },
           nb::arg("mtu"), nb::arg("grants"), nb::arg("timeout_seconds"), Released())
+      .def("open_group", &Engine::open_group, nb::arg("address"), nb::arg("ttl"), Released())
+      .def("join_group", &Engine::join_group, nb::arg("addresses"), nb::arg("ports"), Released())
+      .def(
+          "probe_group", [](Engine& self, double timeout) { return self.probe_group(seconds(timeout)); },
+          nb::arg("timeout_seconds"), Released())
+      .def("use_group", &Engine::use_group, nb::arg("use"), Released())
       .def(
           "all_reduce",
           [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout,

@@ -97,6 +97,7 @@ void bind_protocol(Class& options) {
   bind_field(options, "payload_bytes", protocol_of, &EndpointConfig::payload_bytes);
   bind_field(options, "window_bytes", protocol_of, &EndpointConfig::window_bytes);
   bind_field(options, "early_bytes", protocol_of, &EndpointConfig::early_bytes);
+  bind_field(options, "multicast", protocol_of, &EndpointConfig::multicast);
   bind_field(options, "warmup_operations", bound_of, &BoundOptions::warmup_operations);
   bind_field(options, "bound_percentile", bound_of, &BoundOptions::percentile);
   bind_field(options, "bound_least", bound_of, &BoundOptions::least);
@@ -142,7 +143,14 @@ void bind_paths(Class& options) {
             o.cuts.push_back({sim_rank("source", from), sim_rank("destination", to),
                               sim_time("begin_seconds", begin), sim_time("end_seconds", end)});
           },
-          nb::arg("source"), nb::arg("destination"), nb::arg("begin_seconds"), nb::arg("end_seconds"));
+          nb::arg("source"), nb::arg("destination"), nb::arg("begin_seconds"), nb::arg("end_seconds"))
+      .def(
+          "add_group_outage",
+          [](SimOptions& o, std::int64_t rank, double begin, double end) {
+            o.group_outages.push_back(
+                {sim_rank("rank", rank), sim_time("begin_seconds", begin), sim_time("end_seconds", end)});
+          },
+          nb::arg("rank"), nb::arg("begin_seconds"), nb::arg("end_seconds"));
 }
 
 template <typename Class>

@@ -14,6 +14,8 @@ inline nanobind::dict as_dict(const Stats& stats) {
   d["bucket_bytes"] = stats.bucket_bytes;
   d["packets_sent"] = stats.packets_sent;
   d["payload_bytes_sent"] = stats.payload_bytes_sent;
+  d["multicast_bytes_sent"] = stats.multicast_bytes_sent;
+  d["multicast_fallbacks"] = stats.multicast_fallbacks;
   d["packets_received"] = stats.packets_received;
   d["payload_bytes_received"] = stats.payload_bytes_received;
   d["requests_sent"] = stats.requests_sent;

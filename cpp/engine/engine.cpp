@@ -149,6 +149,7 @@ EngineStats Engine::stats() {
           links_.drops(),
           links_.send_failures(),
           pool_.bytes_in_use(),
+          endpoint_ && endpoint_->multicasts(),
           wait_seconds_,
           clock_.skipped().seconds()};
 }
@@ -203,6 +204,10 @@ void Engine::wait_as_driver(Lock& lock, Time limit, Done done) {
     ++waiter_turns_;
     if (sleeping_waiters_ > 0) conditions_->waiters.notify_all();
   }
+}
+
+void Engine::drive_until(Lock& lock, Time limit) {
+  wait_as_driver(lock, limit, [] { return false; });
 }
 
 void Engine::run_background() {
@@ -289,8 +294,8 @@ void Engine::sleep(Lock& lock, Driver role, Time limit) {
 
 void Engine::handle_events(std::span<const Links::Event> events) {
   for (const Links::Event& event : events) {
-    if (event.writable) links_.flush(event.peer);
-    receive_batch(event.peer);
+    if (event.writable) links_.flush(event);
+    receive_batch(event);
     // Send on what has just been reduced while it is in the cache.
     transmit_all(clock_.now());
     collect_completions();
@@ -299,12 +304,12 @@ void Engine::handle_events(std::span<const Links::Event> events) {
 
 /// Takes about a chunk from one peer. Where packets arrive one by one, answering each at once would cost a
 /// system call for each packet and peer.
-void Engine::receive_batch(Rank peer) {
+void Engine::receive_batch(const Links::Event& socket) {
   const Time now = clock_.now();
   std::size_t bytes = 0;
   do {
     datagrams_.clear();
-    links_.receive(peer, datagrams_);
+    links_.receive(socket, datagrams_);
     for (Datagram& datagram : datagrams_) {
       bytes += datagram.bytes;
       endpoint_->handle_datagram(now, std::move(datagram));

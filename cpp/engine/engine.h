@@ -33,6 +33,7 @@ struct EngineStats {
   std::uint64_t socket_drops = 0;
   std::uint64_t send_failures = 0;
   std::size_t buffer_bytes = 0;
+  bool multicast = false;          // reduced packets go to the group
   double wait_seconds = 0;         // spent by threads waiting for operations
   double stood_still_seconds = 0;  // this process could not run although it had to
 };
@@ -53,6 +54,14 @@ class Engine {
   std::size_t open(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports);
   /// Returns the ranks that did not answer in time.
   std::vector<Rank> begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout);
+
+  /// Multicast takes three more steps: a group to speak to, on a port that is returned; joining it, with the
+  /// ports of all; and, when everybody has joined, finding out who is not heard there. Then all agree on
+  /// whether to use it.
+  std::uint16_t open_group(const std::string& address, int ttl);
+  void join_group(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports);
+  std::vector<Rank> probe_group(Duration timeout);
+  void use_group(bool use);
 
   /// Starts an operation in place on `data`, which must stay valid until wait() has returned its report.
   std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, bool bounded,
@@ -86,13 +95,14 @@ class Engine {
   void sleep(Lock& lock, Driver role, Time limit);
   void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
-  void receive_batch(Rank peer);
+  void receive_batch(const Links::Event& socket);
   void transmit_all(Time now);
   void collect_completions();
   void note_standstill(Report& report);
   void run_background();
   template <typename Done>
   void wait_as_driver(Lock& lock, Time limit, Done done);
+  void drive_until(Lock& lock, Time limit);
 
   const Rank rank_;
   const Rank size_;

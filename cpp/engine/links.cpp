@@ -38,7 +38,12 @@ int wait_for_events(int epoll, epoll_event* events, int count, Duration timeout)
 
 Links::Links(Rank rank, Rank size, const std::string& bind_address, const EngineOptions& options,
              BufferPool& pool)
-    : pool_(pool), impaired_(options.impairment.any()), staging_(BufferPool::kLarge) {
+    : rank_(rank),
+      bind_address_(bind_address),
+      options_(options),
+      pool_(pool),
+      impaired_(options.impairment.any()),
+      staging_(BufferPool::kLarge) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wakeup_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (epoll_ < 0 || wakeup_ < 0)
@@ -49,11 +54,17 @@ Links::Links(Rank rank, Rank size, const std::string& bind_address, const Engine
   for (Rank peer = 0; peer < size; ++peer) {
     auto& link = links_.emplace_back();
     if (peer == rank) continue;
-    link.reset(new Link{UdpSocket(bind_address, options.socket), peer, {}, {}});
+    link.reset(new Link{UdpSocket(bind_address, options.socket), peer, false, {}, {}});
     if (impaired_) link->impairment.emplace(options.impairment, std::uint64_t{rank} * size + peer);
-    event.data.ptr = link.get();
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, link->socket.fd(), &event);
+    register_link(*link);
   }
+}
+
+void Links::register_link(Link& link) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = &link;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, link.socket.fd(), &event);
 }
 
 Links::~Links() {
@@ -85,7 +96,7 @@ bool Links::ipv6() const {
 
 std::size_t Links::grant_bytes() const {
   // On one socket arrive the peer's contributions to us and what it reduced for us, a window each; the kernel
-  // gives back freed space lazily, up to a quarter of the buffer.
+  // gives back freed space lazily, up to a quarter of the buffer. What it multicasts has a buffer of its own.
   std::size_t buffer = std::size_t{1} << 30;
   for (const auto& link : links_) {
     if (link) buffer = std::min(buffer, link->socket.receive_buffer_bytes());
@@ -94,18 +105,19 @@ std::size_t Links::grant_bytes() const {
 }
 
 void Links::send(const Transmit& transmit) {
-  const bool single = transmit.segments.size() == 1 && !impaired_;
+  if (transmit.segments.size() != 1 || impaired_) stage(transmit);
+  if (transmit.group) return send(*group_[rank_], transmit);
+  for (Rank peer : transmit.to) send(*links_[peer], transmit);
+}
+
+void Links::send(Link& link, const Transmit& transmit) {
   const std::size_t segment_bytes = transmit.segments.front().bytes();
-  if (!single) stage(transmit);
-  for (Rank peer : transmit.to) {
-    Link& link = *links_[peer];
-    if (single) {
-      send_one(link, transmit.segments.front());
-    } else if (impaired_) {
-      send_impaired(link, segment_bytes);
-    } else {
-      send_staged(link, segment_bytes);
-    }
+  if (impaired_) {
+    send_impaired(link, segment_bytes);
+  } else if (transmit.segments.size() == 1) {
+    send_one(link, transmit.segments.front());
+  } else {
+    send_staged(link, segment_bytes);
   }
 }
 
@@ -188,7 +200,7 @@ std::size_t Links::wait(Duration timeout, std::span<Event> out) {
   for (int i = 0; i < count; ++i) {
     auto* link = static_cast<Link*>(events[static_cast<std::size_t>(i)].data.ptr);
     if (link != nullptr) {
-      out[found++] = {link->peer, (events[static_cast<std::size_t>(i)].events & EPOLLOUT) != 0};
+      out[found++] = {link->peer, link->group, (events[static_cast<std::size_t>(i)].events & EPOLLOUT) != 0};
     } else if (!stopped_) {
       std::uint64_t value;
       [[maybe_unused]] const auto ignored = read(wakeup_, &value, sizeof value);
@@ -207,12 +219,12 @@ void Links::stop() {
   wake();
 }
 
-void Links::flush(Rank peer) {
-  flush(*links_[peer]);
+void Links::flush(const Event& socket) {
+  flush(link_of(socket));
 }
 
-void Links::receive(Rank peer, std::vector<Datagram>& out) {
-  Link& link = *links_[peer];
+void Links::receive(const Event& socket, std::vector<Datagram>& out) {
+  Link& link = link_of(socket);
   const bool merges = link.socket.merges();
   const std::size_t count = merges ? 1 : kUnmergedBatch;
   buffers_.resize(count);
@@ -223,14 +235,16 @@ void Links::receive(Rank peer, std::vector<Datagram>& out) {
   }
   const std::size_t received = link.socket.receive(slots_);
   for (std::size_t i = 0; i < received; ++i) {
-    out.push_back({peer, std::move(buffers_[i]), static_cast<std::uint32_t>(slots_[i].bytes),
-                   static_cast<std::uint32_t>(slots_[i].segment_bytes)});
+    out.push_back({link.peer, std::move(buffers_[i]), static_cast<std::uint32_t>(slots_[i].bytes),
+                   static_cast<std::uint32_t>(slots_[i].segment_bytes), link.group});
   }
 }
 
 std::uint64_t Links::drops() const {
   std::uint64_t total = 0;
-  for (const auto& link : links_) total += link ? link->socket.drops() : 0;
+  for (const auto* links : {&links_, &group_}) {
+    for (const auto& link : *links) total += link ? link->socket.drops() : 0;
+  }
   return total;
 }
 

@@ -1,6 +1,6 @@
 // The sockets to all peers, one each: a connected socket has its own receive buffer (stock systems give 208
-// KiB), lets the kernel refuse strangers, and knows its path's MTU. Not thread-safe but for wake() and
-// wait().
+// KiB), lets the kernel refuse strangers, and knows its path's MTU. And those of a multicast group, if there
+// is one. Not thread-safe but for wake() and wait().
 #pragma once
 
 #include <atomic>
@@ -36,14 +36,21 @@ class Links {
   std::size_t connect(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports);
   bool ipv6() const;
 
+  /// Prepares to speak to a group; returns the port on which we do. Where this or joining throws, leave.
+  std::uint16_t open_group(const std::string& address, int ttl);
+  /// Begins to hear the others there, each on its port.
+  void join_group(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports);
+  void leave_group();
+
   /// What one peer may have outstanding towards us without overflowing its socket here.
   std::size_t grant_bytes() const;
 
   void send(const Transmit& transmit);
 
-  /// A peer's socket that has something to read, or room to write again.
+  /// A peer's socket, in the group or not, that has something to read, or room to write again.
   struct Event {
     Rank peer;
+    bool group;
     bool writable;
   };
   static constexpr std::size_t kMaxEvents = 64;
@@ -55,11 +62,11 @@ class Links {
   /// Ends every wait() from now on.
   void stop();
 
-  /// Takes the next datagrams from a peer without waiting: usually one, several where the kernel does not
+  /// Takes the next datagrams from a socket without waiting: usually one, several where the kernel does not
   /// merge.
-  void receive(Rank peer, std::vector<Datagram>& out);
+  void receive(const Event& socket, std::vector<Datagram>& out);
   /// Sends what had to wait for room in the socket's buffer.
-  void flush(Rank peer);
+  void flush(const Event& socket);
 
   std::uint64_t drops() const;
   std::uint64_t send_failures() const { return send_failures_; }
@@ -71,12 +78,18 @@ class Links {
   };
   struct Link {
     UdpSocket socket;
-    Rank peer;
+    Rank peer;  // in the group, ours is the one to speak with
+    bool group;
     std::deque<Pending> pending;  // waits for room in the socket's send buffer; bounded by the window
     std::optional<Impairment> impairment;
   };
 
+  Link& link_of(const Event& event) { return *(event.group ? group_ : links_)[event.peer]; }
+  void register_link(Link& link);
+  void add_to_group(Rank peer, UdpSocket socket);
+  std::uint64_t group_impairment_stream(Rank peer) const;
   void stage(const Transmit& transmit);
+  void send(Link& link, const Transmit& transmit);
   void send_staged(Link& link, std::size_t segment_bytes);
   void send_one(Link& link, const Segment& segment);
   void send_impaired(Link& link, std::size_t segment_bytes);
@@ -84,9 +97,14 @@ class Links {
   void flush(Link& link);
   void watch(Link& link, bool writable);
 
+  const Rank rank_;
+  const std::string bind_address_;
+  const EngineOptions options_;
   BufferPool& pool_;
   bool impaired_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank; ours is empty
+  MulticastGroup group_address_;
+  std::vector<std::unique_ptr<Link>> group_;  // by rank; empty without a group
   std::vector<std::byte> staging_;
   std::size_t staged_bytes_ = 0;
   int epoll_ = -1;

@@ -1,8 +1,6 @@
 #include "net/udp_socket.h"
 
 #include <linux/sock_diag.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -16,6 +14,8 @@
 #include <system_error>
 #include <utility>
 
+#include "net/address.h"
+
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
@@ -27,38 +27,6 @@ namespace optireduce {
 namespace {
 
 constexpr std::size_t kBatch = 32;  // datagrams of one sendmmsg or recvmmsg
-
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-
-  int family() const { return storage.ss_family; }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
-
-Address parse(const std::string& text, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_DGRAM;
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(text.c_str(), std::to_string(port).c_str(), &hints, &found) != 0 || found == nullptr) {
-    throw std::invalid_argument("'" + text + "' is not a numeric IPv4 or IPv6 address");
-  }
-  Address address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.length = found->ai_addrlen;
-  freeaddrinfo(found);
-  return address;
-}
-
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
-bool set_option(int fd, int level, int name, int value) {
-  return setsockopt(fd, level, name, &value, sizeof value) == 0;
-}
 
 int get_option(int fd, int level, int name) {
   int value = 0;
@@ -79,14 +47,19 @@ std::size_t merged_segment(msghdr& message) {
 
 }  // namespace
 
-UdpSocket::UdpSocket(const std::string& address, const SocketOptions& options) {
-  const Address local = parse(address, 0);
+UdpSocket::UdpSocket(const std::string& address, const SocketOptions& options)
+    : UdpSocket(address, 0, false, options) {}
+
+UdpSocket::UdpSocket(const std::string& address, std::uint16_t port, bool shared,
+                     const SocketOptions& options) {
+  const Address local = Address::parse(address, port);
   ipv6_ = local.family() == AF_INET6;
   fd_ = socket(local.family(), SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd_ < 0) fail("cannot open a UDP socket");
+  if (shared) set_option(fd_, SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(fd_, local.get(), local.length) != 0) {
     const int error = errno;
-    close(fd_);
+    close();
     throw std::system_error(error, std::generic_category(), "cannot bind a UDP socket to " + address);
   }
   set_option(fd_, SOL_SOCKET, SO_RCVBUF, static_cast<int>(options.receive_buffer_bytes));
@@ -105,7 +78,11 @@ UdpSocket::UdpSocket(const std::string& address, const SocketOptions& options) {
 }
 
 UdpSocket::~UdpSocket() {
-  if (fd_ >= 0) close(fd_);
+  close();
+}
+
+void UdpSocket::close() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
 UdpSocket::UdpSocket(UdpSocket&& other) noexcept
@@ -116,7 +93,7 @@ UdpSocket::UdpSocket(UdpSocket&& other) noexcept
       port_(other.port_) {}
 
 void UdpSocket::connect(const std::string& address, std::uint16_t port) {
-  const Address remote = parse(address, port);
+  const Address remote = Address::parse(address, port);
   if ((remote.family() == AF_INET6) != ipv6_) {
     throw std::invalid_argument("peer address " + address + " is not of this rank's address family (" +
                                 (ipv6_ ? "IPv6" : "IPv4") + ")");

@@ -1,5 +1,5 @@
-// A connected UDP socket: fast where the kernel helps (GSO, GRO, batched calls), correct where it does not.
-// Knows nothing about packets.
+// A connected UDP socket, of a peer or of a multicast group: fast where the kernel helps (GSO, GRO, batched
+// calls), correct where it does not. Knows nothing about packets.
 #pragma once
 
 #include <sys/uio.h>
@@ -29,16 +29,30 @@ struct Incoming {
   std::size_t segment_bytes = 0;
 };
 
+/// A multicast group ("239.192.1.2", "ff15::1:2") on the interface that has a local address.
+struct MulticastGroup {
+  std::string address;
+  std::string local_address;
+  int ttl = 1;  // routers that packets may pass, plus one
+};
+
 class UdpSocket {
  public:
   /// Binds to a free port of a local address ("10.0.0.1", "::1", "fe80::1%eth0"). Throws std::system_error or
   /// std::invalid_argument with the address in the text.
   UdpSocket(const std::string& address, const SocketOptions& options);
+  /// Takes what is sent to this port of the group, and no other group's packets. Sockets of several processes
+  /// may do that at once.
+  static UdpSocket member(const MulticastGroup& group, std::uint16_t port, const SocketOptions& options);
+  /// Sends to the group, to the port that it is bound to itself. Members on the same host get it too.
+  static UdpSocket speaker(const MulticastGroup& group, const SocketOptions& options);
   ~UdpSocket();
   UdpSocket(UdpSocket&& other) noexcept;
   UdpSocket& operator=(UdpSocket&&) = delete;
 
   void connect(const std::string& address, std::uint16_t port);
+  /// Ends it before its time, with its memberships; nothing is sent or received any more.
+  void close();
 
   /// Sends `data` as datagrams of `segment_bytes` (the last may be shorter).
   SendResult send(std::span<const std::byte> data, std::size_t segment_bytes);
@@ -60,6 +74,7 @@ class UdpSocket {
   std::uint64_t drops() const;
 
  private:
+  UdpSocket(const std::string& address, std::uint16_t port, bool shared, const SocketOptions& options);
   SendResult send_split(std::span<const std::byte> data, std::size_t segment_bytes);
   SendResult classify_error(int error);
 

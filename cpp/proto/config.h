@@ -71,6 +71,10 @@ struct EndpointConfig {
 
   BoundOptions bound;
 
+  /// Send reduced packets once, to the group, instead of once to each peer. The driver must have a group that
+  /// everybody hears. The same on every rank is usual, but not needed.
+  bool multicast = false;
+
   /// A peer whose window is full is told what has arrived after this time, unless a packet of ours that goes
   /// there anyway says so before.
   Duration answer_delay = Duration::millis(1);

@@ -23,6 +23,8 @@ Endpoint::Endpoint(EndpointConfig config, BufferPool& pool)
       archive_(config_.archive_bytes),
       early_(config_.early_bytes),
       late_(config_.correction_bytes),
+      multicast_(config_.multicast),
+      health_(config_.size),
       timeouts_(config_.bound, config_.rank, config_.size),
       incast_(config_.size) {
   for (Rank rank = 0; rank < config_.size; ++rank) {
@@ -155,9 +157,21 @@ void Endpoint::finish(Time now, Operation& operation, Report report) {
     if (const auto last = operation.foreign(peer).last_sent_at()) peers_[peer].window.on_go_on(*last);
   }
   operations_.erase(operation.number());
+  check_group();
   completed_ = operations_.empty() ? next_operation_ : operations_.begin()->first;
   status_due_ = now + config_.ack_delay;
   schedule(status_due_);
+}
+
+void Endpoint::check_group() {
+  for (Rank rank = 0; rank < config_.size; ++rank) {
+    if (!peers_[rank].present()) health_.on_overrun(rank, next_operation_);
+  }
+  const std::optional<Rank> unreached = health_.end_operation();
+  if (!unreached || !multicast_) return;
+  multicast_ = false;
+  ++stats_.multicast_fallbacks;
+  events_.push_back({MembershipEvent::Kind::Unreached, *unreached, next_operation_});
 }
 
 Report Endpoint::report_of(Time now, const Operation& operation) const {
@@ -350,6 +364,7 @@ void Endpoint::check_stuck_peers(Time now) {
     if (gives_up_at <= now) {
       peer.window.on_silence(now);
       peer.stuck_since = Time::never();
+      peer.silent = true;
     } else if (asks_at <= now && peer.pinged_at < peer.stuck_since) {
       peer.pinged_at = now;
       controls_.push_back({PacketType::Ping, rank, 0, {}, {}, 0});

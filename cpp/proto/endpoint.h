@@ -24,6 +24,7 @@
 #include "proto/config.h"
 #include "proto/early_store.h"
 #include "proto/events.h"
+#include "proto/group_health.h"
 #include "proto/incast.h"
 #include "proto/late_repair.h"
 #include "proto/operation.h"
@@ -44,6 +45,7 @@ struct Datagram {
   BufferRef buffer;
   std::uint32_t bytes = 0;
   std::uint32_t segment_bytes = 0;
+  bool group = false;  // came by multicast
 };
 
 class Endpoint {
@@ -60,6 +62,11 @@ class Endpoint {
   /// Asks every peer that may still need our help what it has completed (before closing).
   void ping_unfinished_peers();
 
+  /// Lets everybody hear us in the group once.
+  void probe_group() { controls_.push_back({PacketType::Status, config_.rank, 0, {}, {}, 0, true}); }
+  /// Whether reduced packets go to the group from now on.
+  void set_multicast(bool on) { multicast_ = on; }
+
   /// Fails everything that is not done and tells the peers that we leave.
   void say_goodbye(Time now);
 
@@ -74,10 +81,12 @@ class Endpoint {
 
   /// The next operation that is over.
   std::optional<Report> poll_completion();
-  /// The next rank that went absent or came back.
+  /// The next rank that went absent or came back, or that multicast does not reach.
   std::optional<MembershipEvent> poll_event();
 
   bool heard(Rank peer) const { return peers_[peer].heard; }
+  bool heard_in_group(Rank peer) const { return peers_[peer].heard_in_group; }
+  bool multicasts() const { return multicast_; }
   bool idle() const { return operations_.empty(); }
   /// Whether every peer has completed all that we have (or has left), so that nobody needs our data any more.
   bool everyone_caught_up() const;
@@ -99,6 +108,7 @@ class Endpoint {
     PacketType wanted = PacketType::Contribution;  // Request
     RejectBody reject;                             // Reject
     std::uint8_t flags = 0;
+    bool to_group = false;  // to everybody instead of `to`
   };
 
   // Receiving.
@@ -159,6 +169,9 @@ class Endpoint {
   bool anybody_wants() const;
   void release_archive();
 
+  /// Goes back to unicast for good where the group does not reach somebody.
+  void check_group();
+
   // Timers.
   void schedule(Time when) { next_timeout_ = std::min(next_timeout_, when); }
   Time give_up_time(const Operation& operation) const;
@@ -210,6 +223,8 @@ class Endpoint {
       late_repairs_;  // for ranks that are through with the operation: when nothing else is to send
   std::deque<Report> completions_;
   std::deque<MembershipEvent> events_;
+  bool multicast_;
+  GroupHealth health_;
   TimeoutPolicy timeouts_;
   IncastPolicy incast_;
   OutgoingBatch batch_;                // scratch

@@ -26,6 +26,7 @@ void Endpoint::handle_datagram(Time now, Datagram datagram) {
     stats_.packets_received += run->packets;
     stats_.payload_bytes_received += run->payload_bytes();
     note_peer(now, run->header);
+    if (datagram.group) peers_[run->header.sender].heard_in_group = true;
     handle_run(now, *run);
   }
 }
@@ -95,7 +96,7 @@ void Endpoint::note_echo(Time now, Peer& peer, const Header& header) {
   if (!sent || (peer.echoed && not_before(peer.echo, header.echo))) return;
   peer.echo = header.echo;
   peer.echoed = true;
-  peer.stuck_since = Time::never();
+  peer.note_answer();
   peer.window.on_arrived(header.echo);
   constexpr std::uint16_t kTooLong = 65'535;
   const Duration round_trip = since(header.echo, now) - Duration::micros(header.hold);
@@ -196,7 +197,7 @@ void Endpoint::deliver(Time now, Operation& operation, const Run& run) {
     const std::uint32_t last = run.header.offset / config_.payload_bytes + run.packets - 1;
     if (const std::uint32_t sent_at = shard.sent_at(last); sent_at != 0 && fresh != 0) {
       peers_[from].window.on_returned(sent_at);
-      peers_[from].stuck_since = Time::never();
+      peers_[from].note_answer();
     }
     schedule(shard.flow().request_due(peers_[from].rtt.timers(config_.reorder_delay)));
   }

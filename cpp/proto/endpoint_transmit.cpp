@@ -72,15 +72,21 @@ void Endpoint::fill_control(Time now, const Control& control, std::size_t payloa
   Header header = header_for(control.type, control.operation, next_timestamp(now));
   header.length = static_cast<std::uint16_t>(payload_bytes);
   header.flags = control.flags | standing_flags();
-  add_echo(now, peers_[control.to], header);
+  if (!control.to_group) add_echo(now, peers_[control.to], header);
   Segment& segment = out.segments.emplace_back();
   segment.payload = std::span<const std::byte>(out.control.data(), payload_bytes);
+  if (control.to_group) header.flags |= kFlagEverybody;
   encode(header, config_.seal, segment.payload, control.to, segment.header.data());
-  out.to.assign(1, control.to);
+  out.group = control.to_group;
+  for (Rank peer = 0; control.to_group && peer < config_.size; ++peer) {
+    if (peer != config_.rank) out.to.push_back(peer);
+  }
+  if (!control.to_group) out.to.assign(1, control.to);
   note_sent(out);
 }
 
 bool Endpoint::transmit_repair(Time now, std::deque<Repair>& repairs, Transmit& out) {
+  batch_.group = false;
   for (auto next = repairs.begin(); next != repairs.end();) {
     Repair& repair = *next;
     Operation* operation = find(repair.operation);
@@ -107,6 +113,7 @@ bool Endpoint::transmit_repair(Time now, std::deque<Repair>& repairs, Transmit& 
     note_batch_sent(batch_, timestamp);
     fill_data(now, batch_, timestamp, out);
     stats_.resent_bytes += batch_.bytes();
+    if (&repairs == &reduced_repairs_) health_.on_resent(repair.to, repair.operation, batch_.packets);
     repair.packets &= ~Shard::mask_of(batch_.first_packet % batch_.shard.chunk_packets, batch_.packets);
     if (repair.packets == 0) repairs.erase(next);
     return true;
@@ -116,9 +123,10 @@ bool Endpoint::transmit_repair(Time now, std::deque<Repair>& repairs, Transmit& 
 
 bool Endpoint::transmit_data(Time now, Transmit& out) {
   Operation* sender = nullptr;
+  batch_.group = false;
   // Reduced packets first, of any operation: everybody waits for them.
   for (const auto& [number, operation] : operations_) {
-    if (!operation->next_reduced(peers_, batch_)) continue;
+    if (!operation->next_reduced(now, peers_, multicast_, batch_)) continue;
     sender = operation.get();
     break;
   }
@@ -147,9 +155,19 @@ void Endpoint::finish_last_sender(Time now) {
 void Endpoint::note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp) {
   for (Rank rank : batch.to) {
     SendWindow& window = peers_[rank].window;
-    window.on_sent(batch.type, timestamp, batch.bytes(), batch.resent());
-    batch.flags |= window.wanted_answers(batch.type, batch.bytes());
     if (batch.type == PacketType::Reduced) peers_[rank].go_on_due = Time::never();
+    if (batch.group) {
+      health_.on_sent(rank, batch.operation, batch.packets);
+      // The group did not wait for this one: what finds no room there is not under way, but lost.
+      if (!window.admits(batch.type, batch.bytes())) {
+        health_.on_overrun(rank, batch.operation);
+        continue;
+      }
+    }
+    window.on_sent(batch.type, timestamp, batch.bytes(), batch.resent());
+    // The next one to the group may be larger, and whoever has no room for it holds back all.
+    const std::size_t next = batch.group ? window.batch_bytes() : batch.bytes();
+    batch.flags |= window.wanted_answers(batch.type, next);
   }
 }
 
@@ -158,8 +176,12 @@ void Endpoint::note_held_back(Time now) {
   for (Rank rank = 0; rank < config_.size; ++rank) {
     Peer& peer = peers_[rank];
     if (rank == config_.rank || !peer.present()) continue;
-    const bool held_back = std::any_of(operations_.begin(), operations_.end(),
-                                       [&](const auto& entry) { return entry.second->holds_back(rank); });
+    // In a group others' windows hold back too.
+    const bool shut = !multicast_ || !peer.window.admits(PacketType::Reduced, peer.window.batch_bytes());
+    const bool held_back = std::any_of(operations_.begin(), operations_.end(), [&](const auto& entry) {
+      const Operation& operation = *entry.second;
+      return operation.holds_back_contributions(rank) || (shut && operation.holds_back_reduced(rank));
+    });
     if (held_back) note_held_back(now, peer);
   }
 }
@@ -178,7 +200,7 @@ void Endpoint::fill_data(Time now, const OutgoingBatch& batch, std::uint32_t tim
   header.ack = batch.ack;
   header.count = batch.count;
   header.flags = batch.flags | standing_flags();
-  if (batch.to.size() == 1) add_echo(now, peers_[batch.to.front()], header);
+  if (batch.to.size() == 1 && !batch.group) add_echo(now, peers_[batch.to.front()], header);
   for (std::uint32_t packet = batch.first_packet; packet < batch.first_packet + batch.packets; ++packet) {
     header.offset = batch.shard.offset_of(packet);
     header.length = static_cast<std::uint16_t>(batch.shard.length_of(packet));
@@ -188,6 +210,7 @@ void Endpoint::fill_data(Time now, const OutgoingBatch& batch, std::uint32_t tim
   }
   config_.seal.close(out.segments, batch.to.front());
   out.to.assign(batch.to.begin(), batch.to.end());
+  out.group = batch.group;
   note_sent(out);
 }
 
@@ -220,12 +243,15 @@ std::uint32_t Endpoint::next_timestamp(Time now) {
 }
 
 void Endpoint::note_sent(const Transmit& out) {
-  stats_.packets_sent += out.segments.size() * out.to.size();
-  for (const Segment& segment : out.segments)
-    stats_.payload_bytes_sent += segment.payload.size() * out.to.size();
+  const std::size_t copies = out.group ? 1 : out.to.size();
+  stats_.packets_sent += out.segments.size() * copies;
+  for (const Segment& segment : out.segments) {
+    stats_.payload_bytes_sent += segment.payload.size() * copies;
+    if (out.group) stats_.multicast_bytes_sent += segment.payload.size();
+  }
   for (Rank peer : out.to) {
     peers_[peer].told = completed_;
-    if (out.to.size() == 1) peers_[peer].answer_due = Time::never();  // it carried an echo
+    if (out.to.size() == 1 && !out.group) peers_[peer].answer_due = Time::never();  // it carried an echo
   }
 }
 

@@ -8,7 +8,7 @@
 namespace optireduce {
 
 struct MembershipEvent {
-  enum class Kind : std::uint8_t { Absent, Back };
+  enum class Kind : std::uint8_t { Absent, Back, Unreached };  // Unreached: by multicast, now sent to singly
 
   Kind kind = Kind::Absent;
   Rank rank = 0;

@@ -114,8 +114,9 @@ Operation::Idle Operation::longest_idle(Time now) const {
   return idle > longest_idle_.length ? Idle{progress_at_, idle} : longest_idle_;
 }
 
-bool Operation::next_reduced(const std::vector<Peer>& peers, OutgoingBatch& batch) {
-  if (!owned_.next_batch(peers, batch)) return false;
+bool Operation::next_reduced(Time now, const std::vector<Peer>& peers, bool to_group, OutgoingBatch& batch) {
+  const bool any = to_group ? owned_.next_group_batch(now, peers, batch) : owned_.next_batch(peers, batch);
+  if (!any) return false;
   label(batch, PacketType::Reduced, owned_index());
   batch.ack = 0;
   return true;

@@ -72,8 +72,8 @@ class Operation {
   std::uint32_t accept_reduced(Time now, const Run& run);
   void note_abstention(const Run& run);
 
-  /// Reduced packets for peers whose windows admit them.
-  bool next_reduced(const std::vector<Peer>& peers, OutgoingBatch& batch);
+  /// Reduced packets for peers whose windows admit them; `to_group`: for all of them at once.
+  bool next_reduced(Time now, const std::vector<Peer>& peers, bool to_group, OutgoingBatch& batch);
   /// A contribution to any owner whose window admits it, taking turns, starting with our neighbour so that
   /// ranks do not all send to the same owner at once. Owners that wait for more room are marked as blocked:
   /// an older operation always goes first.
@@ -81,8 +81,10 @@ class Operation {
   /// Describes the first packets of `repair` to send again.
   void fill_repair(const Repair& repair, OutgoingBatch& batch) const;
   void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
-  /// Whether something waits for that peer's window.
-  bool holds_back(Rank peer) const { return !foreign_[peer].all_sent() || owned_.holds_back(peer); }
+  /// Whether something waits for that peer: contributions for its window, reduced packets for its window or,
+  /// if they go to the group, for anybody's.
+  bool holds_back_contributions(Rank peer) const { return !foreign_[peer].all_sent(); }
+  bool holds_back_reduced(Rank peer) const { return owned_.holds_back(peer); }
 
   bool complete() const;
   OwnedShard& owned() { return owned_; }

@@ -27,6 +27,7 @@ struct OutgoingBatch {
   std::uint16_t count = 0;  // see Header
   std::uint8_t flags = 0;
   std::vector<Rank> to;
+  bool group = false;  // sent once, to the group, for all of them
 
   std::span<const std::byte> payload(std::uint32_t packet) const {
     return {data + (shard.place_of(packet) - data_begin), shard.length_of(packet)};

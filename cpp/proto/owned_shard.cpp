@@ -232,37 +232,6 @@ std::uint32_t OwnedShard::equal_run(std::uint32_t first, std::uint32_t most) con
   return packets;
 }
 
-bool OwnedShard::next_batch(const std::vector<Peer>& peers, OutgoingBatch& batch) {
-  batch.to.clear();
-  std::uint32_t position = 0;
-  const LogEntry* entry = nullptr;
-  for (Rank offset = 1; offset < size_; ++offset) {
-    const auto peer = static_cast<Rank>((me_ + offset) % size_);
-    if (!holds_back(peer)) continue;
-    if (entry != nullptr && sent_position_[peer] != position) continue;
-    if (entry == nullptr) {
-      position = sent_position_[peer];
-      entry = &entry_at(position);
-      batch.shard = shard_;
-      batch.first_packet = entry->first_packet + (position - entry->position);
-      const std::uint32_t left = entry->packets - (position - entry->position);
-      batch.packets = equal_run(batch.first_packet, std::min(left, peers[peer].window.batch_packets()));
-    }
-    if (peers[peer].window.admits(PacketType::Reduced, batch.bytes())) {
-      batch.to.push_back(peer);
-    } else if (batch.to.empty()) {
-      entry = nullptr;  // perhaps others can be sent other packets
-    }
-  }
-  if (batch.to.empty()) return false;
-  batch.data = data_;
-  batch.data_begin = 0;
-  batch.count = lost_in(batch.first_packet);
-  batch.flags = sends_last_percent(position + batch.packets) ? kFlagLast : std::uint8_t{0};
-  for (Rank peer : batch.to) sent_position_[peer] = position + batch.packets;
-  return true;
-}
-
 void OwnedShard::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
   const std::uint32_t chunk = batch.first_packet / shard_.chunk_packets;
   for (Rank peer : batch.to) {

@@ -53,6 +53,9 @@ class OwnedShard {
 
   /// The next reduced packets for those peers that have not been sent them and whose windows admit them.
   bool next_batch(const std::vector<Peer>& peers, OutgoingBatch& batch);
+  /// The next ones for everybody at once, when all windows that set the pace admit them. Not after
+  /// next_batch.
+  bool next_group_batch(Time now, const std::vector<Peer>& peers, OutgoingBatch& batch);
   void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
   /// Whether reduced packets wait for that peer's window.
   bool holds_back(Rank peer) const { return receives_[peer] && sent_position_[peer] < log_packets_; }
@@ -106,6 +109,8 @@ class OwnedShard {
   double divisor_for(std::uint32_t contributions, std::uint64_t weights) const;
   void log(std::uint32_t chunk, std::uint64_t bits);
   const LogEntry& entry_at(std::uint32_t position) const;
+  void begin_batch(std::uint32_t position, std::uint32_t most, OutgoingBatch& batch) const;
+  void finish_batch(std::uint32_t position, OutgoingBatch& batch);
   bool sends_last_percent(std::uint32_t position) const {
     return position + shard_.packets() / 100 >= shard_.packets();
   }

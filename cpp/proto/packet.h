@@ -24,6 +24,7 @@ constexpr std::uint8_t kFlagHeld = 16;   // the sender may send no more until th
 constexpr std::uint8_t kFlagGoOn = 32;   // ... Status: it need not wait for that, there is room
 
 constexpr std::uint8_t kFlagWants = 64;  // the sender lacks reduced packets of operations it has completed
+constexpr std::uint8_t kFlagEverybody = 128;  // no reduced packet, and yet sent to a multicast group
 
 enum class PacketType : std::uint8_t {
   Contribution = 1,  // stage 1: a piece of the sender's gradient, for the shard's owner

@@ -35,11 +35,22 @@ struct Peer {
   Time go_on_due = Time::never();    // it waits for us to reduce what it has sent
   Time pinged_at;                    // while absent or stuck
   Time stuck_since = Time::never();  // something waits for its window, and nothing comes back
+  bool silent = false;               // that lasted so long that what was under way counts as lost
+  bool heard_in_group = false;       // at least one authentic packet by multicast
   SendWindow window;
   RttEstimator rtt;
 
   /// Whether to wait for it and send to it.
   bool present() const { return !absent && !left; }
+  /// Whether what goes to all waits for its window: not for longer than a repair would take.
+  bool sets_pace(Time now) const {
+    const bool overdue = stuck_since != Time::never() && stuck_since + rtt.repair_timeout() <= now;
+    return present() && !silent && !overdue;
+  }
+  void note_answer() {
+    stuck_since = Time::never();
+    silent = false;
+  }
 };
 
 }  // namespace optireduce

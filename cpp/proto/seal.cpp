@@ -29,7 +29,8 @@ SipKey derive_key(const SipKey& session, Purpose purpose, Rank rank) {
 
 /// Whether the same bytes may go to several ranks. An echo is for one rank, so they have none.
 bool is_for_everybody(const std::byte* header) {
-  return type_of(header) == PacketType::Reduced && (flags_of(header) & kFlagEcho) == 0;
+  const bool to_group = type_of(header) == PacketType::Reduced || (flags_of(header) & kFlagEverybody) != 0;
+  return to_group && (flags_of(header) & kFlagEcho) == 0;
 }
 
 std::uint64_t written(const std::byte* header) {

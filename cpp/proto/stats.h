@@ -10,7 +10,9 @@ struct Stats {
   std::uint64_t failed_operations = 0;
   std::uint64_t bucket_bytes = 0;
   std::uint64_t packets_sent = 0;
-  std::uint64_t payload_bytes_sent = 0;
+  std::uint64_t payload_bytes_sent = 0;    // multicast counts once
+  std::uint64_t multicast_bytes_sent = 0;  // of these, to the group
+  std::uint64_t multicast_fallbacks = 0;   // a peer got hardly anything of that: unicast from then on
   std::uint64_t packets_received = 0;
   std::uint64_t payload_bytes_received = 0;
   std::uint64_t requests_sent = 0;

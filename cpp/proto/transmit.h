@@ -1,4 +1,4 @@
-// What the protocol wants sent: a batch of packets for one or several peers.
+// What the protocol wants sent: a batch of packets for one or several peers, or for the whole group.
 #pragma once
 
 #include <array>
@@ -22,11 +22,13 @@ struct Segment {
 /// every destination. Reused from call to call: clear() keeps the memory.
 struct Transmit {
   std::vector<Rank> to;
+  bool group = false;  // multicast: sent once, for all of them
   std::vector<Segment> segments;
   std::vector<std::byte> control;  // backs the payload of control packets
 
   void clear() {
     to.clear();
+    group = false;
     segments.clear();
     control.clear();
   }

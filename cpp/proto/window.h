@@ -40,6 +40,8 @@ class SendWindow {
     return stage == PacketType::Reduced || fits(unreturned_.outstanding(), bytes, limit_.bounds().upper);
   }
 
+  std::size_t batch_bytes() const { return std::size_t{batch_packets()} * payload_bytes_; }
+
   /// Repair was paid for by the owner's or our window before: only what is under way counts.
   bool admits_repair(PacketType stage, std::size_t bytes) const {
     return fits(ledger(stage).outstanding(), bytes, limit());

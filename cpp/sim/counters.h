@@ -7,7 +7,7 @@ namespace optireduce::sim {
 
 struct Counters {
   std::uint64_t events = 0;
-  std::uint64_t sent = 0;            // packets handed to a link, one for each destination
+  std::uint64_t sent = 0;            // packets handed to a host's port: one for each destination, or for all
   std::uint64_t sent_bytes = 0;      // with headers
   std::uint64_t delivered = 0;       // packets handed to an endpoint, copies and hostile ones included
   std::uint64_t lost = 0;            // by chance

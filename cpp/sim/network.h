@@ -121,9 +121,12 @@ class Network {
 
   // Sending: host, egress port, link, ingress port.
   void send(Rank from, const Transmit& transmit);
+  void send_to_group(Rank from, const std::shared_ptr<const WireBatch>& batch);
+  void leave_host(Rank from, const WireBatch& batch);
   void send_batch(Rank from, Rank to, const std::shared_ptr<const WireBatch>& batch);
   void send_hostile(Rank from, Rank to, const WireBatch& batch, const LinkOptions& link);
-  std::optional<Time> pass_link(Rank from, Rank to, std::size_t bytes, bool& spike);
+  std::optional<Time> pass_link(Rank from, Rank to, std::optional<Time> left_host, std::size_t bytes,
+                                bool& spike);
   std::optional<Time> pass_egress(Rank from, std::size_t bytes);
   void deliver(Time at, Rank to, Delivery delivery);
   void deliver_each(std::span<const Time> arrivals, Rank to, Delivery delivery);
@@ -131,6 +134,7 @@ class Network {
   std::uint32_t take_slot(Delivery delivery);
   Delivery release_slot(std::uint32_t slot);
   const LinkOptions& link_options(Rank from, Rank to) const;
+  bool is_outside_group(Rank rank) const;
   bool is_cut(Rank from, Rank to, Time at) const;
 
   SimOptions options_;
@@ -139,12 +143,13 @@ class Network {
   Time now_;
   EventQueue events_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<Link> links_;                // by from * ranks + to
-  std::vector<EgressPort> egress_;         // by rank
-  std::vector<IngressPort> ingress_;       // by rank
-  std::vector<Delivery> deliveries_;       // slots for Arrive and Enter events
-  std::vector<std::uint32_t> free_slots_;  // of deliveries_
-  std::vector<Time> arrivals_;             // scratch: of the packets of a coalesced batch
+  std::vector<Link> links_;                      // by from * ranks + to
+  std::vector<EgressPort> egress_;               // by rank
+  std::vector<IngressPort> ingress_;             // by rank
+  std::vector<Delivery> deliveries_;             // slots for Arrive and Enter events
+  std::vector<std::uint32_t> free_slots_;        // of deliveries_
+  std::vector<std::optional<Time>> departures_;  // scratch: of the packets of a batch, from their host
+  std::vector<Time> arrivals_;                   // scratch: of the packets of a coalesced batch
   Transmit transmit_;
   Counters counters_;
   TraceHash trace_;

@@ -10,12 +10,38 @@ namespace optireduce::sim {
 
 void Network::send(Rank from, const Transmit& transmit) {
   const auto batch = assemble(transmit, from, options_.ranks);
-  for (const Rank to : transmit.to) send_batch(from, to, batch);
+  if (transmit.group) return send_to_group(from, batch);
+  for (const Rank to : transmit.to) {
+    leave_host(from, *batch);
+    send_batch(from, to, batch);
+  }
 }
 
+/// Packets leave their host once, and the switch copies them for everybody, also for those who need them no
+/// more. Every copy meets its own fate.
+void Network::send_to_group(Rank from, const std::shared_ptr<const WireBatch>& batch) {
+  leave_host(from, *batch);
+  for (Rank to = 0; to < options_.ranks; ++to) {
+    if (to == from) continue;
+    if (!is_outside_group(to)) {
+      send_batch(from, to, batch);
+    } else {
+      counters_.cut += batch->packets;
+    }
+  }
+}
+
+/// Fills departures_: when each packet has passed the egress port.
+void Network::leave_host(Rank from, const WireBatch& batch) {
+  counters_.sent += batch.packets;
+  counters_.sent_bytes += batch.bytes.size();
+  departures_.clear();
+  for (std::uint32_t i = 0; i < batch.packets; ++i)
+    departures_.push_back(pass_egress(from, batch.length_of(i)));
+}
+
+/// What has left its host, to one rank.
 void Network::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBatch>& batch) {
-  counters_.sent += batch->packets;
-  counters_.sent_bytes += batch->bytes.size();
   const LinkOptions& options = link_options(from, to);
   const bool coalesced = random_.chance(options_.coalesce);
   const Duration batch_jitter = random_.duration_up_to(options.jitter);
@@ -23,7 +49,7 @@ void Network::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBat
   Delivery together{batch, 0, from, true};
   arrivals_.clear();
   for (std::uint32_t i = 0; i < batch->packets; ++i) {
-    const auto passed = pass_link(from, to, batch->length_of(i), spike);
+    const auto passed = pass_link(from, to, departures_[i], batch->length_of(i), spike);
     if (!passed) continue;
     if (doom_.any() && doom_.strikes(batch->packet(i), to, nodes_[to]->endpoint().completed())) {
       ++counters_.lost;
@@ -49,11 +75,11 @@ void Network::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBat
   send_hostile(from, to, *batch, options);
 }
 
-/// When a packet that is sent now has passed the egress port and the link; nothing if it does not get that
-/// far. A spike begins when its batch comes to the link.
-std::optional<Time> Network::pass_link(Rank from, Rank to, std::size_t bytes, bool& spike) {
+/// When a packet that has left its host then has passed the link; nothing if it does not get that far. A
+/// spike begins when its batch comes to the link.
+std::optional<Time> Network::pass_link(Rank from, Rank to, std::optional<Time> left_host, std::size_t bytes,
+                                       bool& spike) {
   const LinkOptions& options = link_options(from, to);
-  const auto left_host = pass_egress(from, bytes);
   if (!left_host) {
     ++counters_.queue_dropped;
     return std::nullopt;
@@ -153,6 +179,13 @@ const LinkOptions& Network::link_options(Rank from, Rank to) const {
   if (options_.other_links.empty()) return options_.link;
   const auto found = options_.other_links.find({from, to});
   return found == options_.other_links.end() ? options_.link : found->second;
+}
+
+bool Network::is_outside_group(Rank rank) const {
+  return std::any_of(options_.group_outages.begin(), options_.group_outages.end(),
+                     [&](const GroupOutage& outage) {
+                       return outage.rank == rank && now_ >= outage.begin && now_ < outage.end;
+                     });
 }
 
 bool Network::is_cut(Rank from, Rank to, Time at) const {

@@ -73,6 +73,8 @@ void check_links(const SimOptions& options) {
     check_rank("a cut's sender", cut.from, options.ranks);
     check_rank("a cut's receiver", cut.to, options.ranks);
   }
+  for (const GroupOutage& outage : options.group_outages)
+    check_rank("a group outage", outage.rank, options.ranks);
 }
 
 void check_port(const std::string& name, const PortOptions& port, std::size_t packet_bytes) {

@@ -54,6 +54,13 @@ struct LinkCut {
   Time end;
 };
 
+/// What is sent to the group in [begin, end) does not reach this rank: a switch has forgotten it.
+struct GroupOutage {
+  Rank rank = 0;
+  Time begin;
+  Time end;
+};
+
 /// The rank runs nothing in [begin, end): its packets, timers and calls wait.
 struct Pause {
   Rank rank = 0;
@@ -106,7 +113,8 @@ struct SimOptions {
   LinkOptions link;                                          // of every ordered pair ...
   std::map<std::pair<Rank, Rank>, LinkOptions> other_links;  // ... but these (from, to)
 
-  /// A packet passes its sender's egress port, the pair's link and its receiver's ingress port.
+  /// A packet passes its sender's egress port, the pair's link and its receiver's ingress port. One that is
+  /// sent to the group (protocol.multicast) passes the egress port once, and then the links and ports of all.
   PortOptions egress;   // of every rank; without a limit its queue is the host's own, which does not drop
   PortOptions ingress;  // of every rank
   std::map<Rank, PortOptions> other_egress;   // instead, for some ranks
@@ -114,6 +122,7 @@ struct SimOptions {
   std::vector<Background> backgrounds;
 
   std::vector<LinkCut> cuts;
+  std::vector<GroupOutage> group_outages;
   std::vector<Pause> pauses;
   std::vector<Departure> departures;
   std::vector<Crash> crashes;

@@ -1,5 +1,7 @@
 """The C++ core. Conversions only: policy, defaults and error classes live in Python."""
 
+from collections.abc import Sequence
+
 class EngineOptions:
     """What the transport is told once. Sizes in bytes, times in seconds, probabilities in [0, 1]."""
 
@@ -60,9 +62,14 @@ class Engine:
     ``ports``: the local UDP port for each peer, 0 at our own rank. ``open`` takes each peer's address and its
     port for us and returns the smallest path MTU. ``begin`` returns the ranks that did not answer. ``wait``
     returns None while the operation is not done; a negative timeout means no limit. ``events`` drains what
-    changed in who is waited for: ("absent", rank, last operation that ended without it) or ("back", rank,
-    first operation that waits for it again). ``auth``: "token" or "mac". ``secret``: 16 bytes, the same on
-    every rank.
+    changed in who is waited for: ("absent", rank, last operation that ended without it), ("back", rank,
+    first operation that waits for it again); or ("unreached", rank, next operation): multicast was given up
+    because it hardly reaches that rank.
+
+    After ``begin``: ``open_group`` returns the port on which this rank speaks to a multicast group,
+    ``join_group`` takes everybody's address and port, ``probe_group`` returns the ranks that are not heard
+    there, and ``use_group`` begins to use it, or ends it. ``auth``: "token" or "mac". ``secret``: 16 bytes, the
+    same on every rank.
     """
 
     def __init__(
@@ -74,6 +81,10 @@ class Engine:
     def grant_bytes(self) -> int: ...
     def open(self, addresses: list[str], ports: list[int]) -> int: ...
     def begin(self, mtu: int, grants: list[int], timeout_seconds: float) -> list[int]: ...
+    def open_group(self, address: str, ttl: int) -> int: ...
+    def join_group(self, addresses: Sequence[str], ports: Sequence[int]) -> None: ...
+    def probe_group(self, timeout_seconds: float) -> list[int]: ...
+    def use_group(self, use: bool) -> None: ...
     def all_reduce(
         self,
         pointer: int,
@@ -164,6 +175,7 @@ class SimulationOptions:
     shuffle: bool
     absent_after: int
     min_ranks: int  # 0: a majority
+    multicast: bool
     def __init__(self) -> None: ...
     def set_doom(
         self,
@@ -181,6 +193,7 @@ class SimulationOptions:
         self, rank: int, begin_seconds: float, end_seconds: float, bits_per_second: float
     ) -> None: ...
     def add_cut(self, source: int, destination: int, begin_seconds: float, end_seconds: float) -> None: ...
+    def add_group_outage(self, rank: int, begin_seconds: float, end_seconds: float) -> None: ...
     def add_pause(self, rank: int, begin_seconds: float, end_seconds: float) -> None: ...
     def set_hostile(
         self,

@@ -1,7 +1,8 @@
 """Forming a group: from "we are N ranks and can exchange a few bytes" to an engine whose packets get through.
 
 Four rounds, each an all-gather in which a failure on one rank fails all of them at once: addresses and the
-session's secret; ports and grants; path MTUs; who answered over UDP.
+session's secret; ports and grants; path MTUs; who answered over UDP. And then whether to
+multicast: multicast.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
+from . import multicast
 from ._core import Engine, EngineOptions
 from .auth import effective_auth, new_secret
 from .config import Config
@@ -34,6 +36,7 @@ _SAME_EVERYWHERE = (
     "hadamard",
     "wire",
     "auth",
+    "multicast",
     "skip_above",
     "halt_after",
 )
@@ -62,8 +65,11 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
     # From here on all ranks are present, and do the same short work.
     step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
     connector = _Connector(exchange, config, addresses, bytes.fromhex(hellos[0]["secret"]))
+    seed = int(hellos[0]["seed"], 16)
     try:
-        return Connection(connector.run(step_seconds), int(hellos[0]["seed"], 16), connector.hosts)
+        engine = connector.run(step_seconds)
+        multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
+        return Connection(engine, seed, connector.hosts)
     except BaseException:
         connector.abandon()
         raise

@@ -70,6 +70,14 @@ class Pause(NamedTuple):
     end_seconds: float
 
 
+class GroupOutage(NamedTuple):
+    """What is multicast in this time does not reach the rank: a switch has forgotten it."""
+
+    rank: int
+    begin_seconds: float
+    end_seconds: float
+
+
 class Crash(NamedTuple):
     """From then on the rank does nothing at all. What it has sent before still arrives."""
 
@@ -160,6 +168,9 @@ class Network:
     shuffle: bool = True
     absent_after: int = 3
     min_ranks: int = 0
+    multicast: bool = False
+    """Send what was reduced once, to all: it passes the sender's egress port once."""
+    group_outages: Iterable[GroupOutage] = ()
     max_events: int = 100_000_000
     """A run that takes more ends with RuntimeError."""
 
@@ -176,6 +187,7 @@ _SAME = (
     "window_bytes",
     "early_bytes",
     "max_events",
+    "multicast",
 )
 _DEADLINES = (
     "warmup_operations",
@@ -229,6 +241,8 @@ def _add_paths(network: Network, options: _core.SimulationOptions) -> None:
         options.add_background(*background)
     for cut in network.cuts:
         options.add_cut(*cut)
+    for outage in network.group_outages:
+        options.add_group_outage(*outage)
 
 
 def _add_rank_faults(network: Network, options: _core.SimulationOptions) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import _core
@@ -26,6 +27,7 @@ from .errors import (
 from .exactness import exact_requested
 from .exchange import Exchange
 from .membership import Membership
+from .multicast import take_events
 from .operation_log import OperationLog
 from .report import Report, report_of
 from .wire import IdleBuffers, Lost, Travelling, Wire, effective_wire, lost_values, travelling
@@ -128,7 +130,7 @@ class Transport:
         self.engine, self.seed, self._hosts = connect(exchange, config, self.timeout_seconds, master)
         self._idle = IdleBuffers()
         self._forms = 0
-        self.membership = Membership(self.engine.events, config.absent_after)
+        self.membership = Membership(partial(take_events, self.engine), config.absent_after)
         self._log = OperationLog(config.operation_log, self.rank) if config.operation_log else None
         self._in_flight: dict[int, Operation] = {}
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
 // Bounded operations under everything at once, over many seeds: loss, reordering, duplication, delay spikes,
-// cut links, pauses, crashes and clocks of their own. No operation exceeds its bound, none hangs, no value is
-// wrong.
+// cut links, pauses, crashes and clocks of their own, with and without multicast. No operation exceeds its
+// bound, none hangs, no value is wrong.
 #include <cstdio>
 
 #include "bounded_case.h"
@@ -74,6 +74,12 @@ Plan plan_for(std::uint64_t seed) {
   plan.loop.elements = 1 + static_cast<std::uint32_t>(random.below(random.chance(0.2) ? 60'000 : 8'000));
   plan.loop.compute = random.duration_up_to(Duration::millis(3));
   plan.stream = random.chance(0.4) ? 1 : 0;
+  plan.options.protocol.multicast = seed % 2 == 1;
+  if (seed % 8 == 1) {  // also with somebody whom the group does not reach, for a while or for good
+    const Time begin = some_time(random);
+    const auto rank = static_cast<Rank>(random.below(plan.options.ranks));
+    plan.options.group_outages.push_back({rank, begin, begin + random.duration_up_to(Duration::millis(900))});
+  }
   return plan;
 }
 

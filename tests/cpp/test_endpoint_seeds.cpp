@@ -1,4 +1,5 @@
-// The protocol under loss, reordering and duplication, over many seeds: still exact, always.
+// The protocol under loss, reordering and duplication, over many seeds, with and without multicast: still
+// exact, always.
 #include <cstdio>
 
 #include "seeds.h"
@@ -31,6 +32,9 @@ sim::SimOptions options_for(std::uint64_t seed, sim::Random& random) {
   options.protocol.payload_bytes = kPayloads[random.below(std::size(kPayloads))];
   options.max_events = 20'000'000;
   options.seal = seed / 3 % 3 == 0 ? Seal::Kind::Tag : Seal::Kind::Token;
+  options.protocol.multicast = seed % 2 == 1;
+  if (seed % 8 == 1)
+    options.group_outages.push_back({0, Time{}, Time{} + random.duration_up_to(Duration::millis(20))});
   return options;
 }
 

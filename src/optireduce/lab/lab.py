@@ -31,8 +31,9 @@ _serial = itertools.count()
 class Lab:
     """``with Lab(hosts=4, rate="200mbit") as lab:`` a network that ends with the block, however it ends.
 
-    ``rate``: of each host's link, each way (None: as fast as the machine). ``switch_queue``: bytes that may
-    wait at a switch port before it drops. ``host_queue``: bytes that may wait in a host. ``burst``: bytes
+    ``rate``: of each host's link, each way (None: as fast as the machine). ``egress_rate``: of what hosts
+    send, where that is slower than what they receive. ``switch_queue``: bytes that may wait at a switch port
+    before it drops. ``host_queue``: bytes that may wait in a host. ``burst``: bytes
     that go at once after a silence. ``congestion_control``: TCP's, between the hosts. ``offload``: let the
     kernel carry up to 64 KB as one packet, which costs least CPU; a switch queue and random loss then drop up
     to 64 KB at once. False: every packet is one of at most the MTU.
@@ -47,12 +48,16 @@ class Lab:
         burst: str = "64k",
         congestion_control: str = "cubic",
         offload: bool = True,
+        egress_rate: str | None = None,
     ) -> None:
         if not 1 <= hosts <= _MOST_HOSTS:
             raise LabError(f"hosts = {hosts!r} is not usable: it must be from 1 to {_MOST_HOSTS}")
-        if rate is not None:
-            shaping.bits_per_second(rate)
+        if rate is None and egress_rate is not None:
+            raise LabError(f"egress_rate = {egress_rate!r} is not usable without a rate: give both")
+        for speed in filter(None, (rate, egress_rate)):
+            shaping.bits_per_second(speed)
         self.rate = rate
+        self._egress_rate = egress_rate or rate
         self.name = f"optireduce-lab-{os.getpid()}-{next(_serial)}"
         self.interface = INTERFACE
         self.addresses = tuple(f"{_PREFIX}.{host + 1}" for host in range(hosts))
@@ -197,8 +202,8 @@ class Lab:
             namespace = self._new_host(f"host{host}", _port(host), address)
             self._hosts.append(namespace)
             loss.prepare(namespace)
-            if self.rate is not None:
-                shaping.shape(namespace, INTERFACE, self.rate, self._burst, self._host_queue)
+            if self.rate is not None and self._egress_rate is not None:
+                shaping.shape(namespace, INTERFACE, self._egress_rate, self._burst, self._host_queue)
                 shaping.shape(self._switch, _port(host), self.rate, self._burst, self._switch_queue)
 
     def _new_host(self, name: str, port: str, address: str) -> Namespace:

@@ -51,11 +51,12 @@ class Request:
     rate: str | None
     offload: bool
     seed: int
+    egress: str | None = None
 
     def title(self) -> str:
         """Above the results."""
         packets = "" if self.offload else ", single packets"
-        links = self.rate or "unshaped"
+        links = (self.rate or "unshaped") + (f", sending {self.egress}" if self.egress else "")
         size = format_size(self.plan.size)
         return f"{self.environment.name}: {self.plan.hosts} hosts, {links}, {size}{packets}"
 
@@ -70,10 +71,15 @@ def bench(
     environment: EnvironmentName = "quiet",
     systems: Annotated[
         str | None,
-        typer.Option(help=f"Of {','.join(SYSTEMS)}; `papers` is optireduce without repair."),
+        typer.Option(
+            help=f"Of {','.join(SYSTEMS)}; `papers` is optireduce without repair, `multicast` with multicast."
+        ),
     ] = None,
     hosts: Hosts = 4,
     rate: Rate = "200mbit",
+    egress: Annotated[
+        str | None, typer.Option(help="Of what hosts send, where it is slower than --rate.")
+    ] = None,
     size: Size = "4M",
     iterations: Annotated[int, typer.Option(min=2, help="Timed operations of each system.")] = 100,
     block: Annotated[int, typer.Option(min=1, help="Operations of one system in a row.")] = 10,
@@ -109,9 +115,9 @@ def bench(
     plan = Plan(competitors, hosts, chosen_size(size, hosts), iterations, block, warmup)
     chosen, line = recall(chosen, Scope(hosts, chosen_rate(rate), plan.size))
     say_environment(chosen, line)
-    request = Request(plan, chosen, chosen_rate(rate), offload, seed)
+    request = Request(plan, chosen, chosen_rate(rate), offload, seed, egress)
     try:
-        with Lab(hosts=hosts, rate=request.rate, offload=offload) as lab:
+        with Lab(hosts=hosts, rate=request.rate, offload=offload, egress_rate=egress) as lab:
             result = (_run_fault if chosen.is_fault else _run_comparison)(lab, request)
     except (OptiReduceError, RankFailed) as error:
         raise CommandFailed(str(error)) from error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...config import Config
-from ...trials.allreduce.plan import GLOO, MPI, OURS, SYSTEMS, System, mpi_is_installed
+from ...trials.allreduce.plan import GLOO, MPI, MULTICAST, OURS, SYSTEMS, System, mpi_is_installed
 from ..errors import UsageError
 from ..units import parse_list
 
@@ -18,9 +18,12 @@ def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any
 
 
 def chosen_systems(names: str, settings: dict[str, Any]) -> tuple[System, ...]:
-    """Those named; the settings are for ours."""
+    """Those named; the settings are for ours, with and without multicast."""
     systems = parse_list(names, "--systems", _find_system)
-    return tuple(System(OURS, settings) if system.name == OURS else system for system in systems)
+    return tuple(
+        System(system.name, settings | dict(system.settings)) if system.name in (OURS, MULTICAST) else system
+        for system in systems
+    )
 
 
 def frontier_systems(frontier: str, settings: dict[str, Any]) -> tuple[System, ...]:
@@ -40,8 +43,9 @@ def check_settings(systems: Sequence[System]) -> None:
 
 
 def default_systems() -> str:
-    """All that this machine has."""
-    return ",".join(name for name in SYSTEMS if name != MPI or mpi_is_installed())
+    """All that this machine has; ours once."""
+    present = {MPI: mpi_is_installed(), MULTICAST: False}
+    return ",".join(name for name in SYSTEMS if present.get(name, True))
 
 
 def _find_system(name: str) -> System:

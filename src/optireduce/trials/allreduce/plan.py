@@ -15,6 +15,7 @@ TAR_TCP = "tar-tcp"
 MPI = "mpi"
 PAPERS = "papers"
 OURS = "optireduce"
+MULTICAST = "multicast"
 RANK_MODULE = "optireduce.trials.allreduce.rank"
 _PAPERS_SETTINGS = {"repair": False, "late_repair": False, "shuffle": False, "resync_steps": 0}
 
@@ -40,6 +41,7 @@ SYSTEMS: Mapping[str, System] = {
         System(MPI),
         System(PAPERS, _PAPERS_SETTINGS),
         System(OURS),
+        System(MULTICAST, {"multicast": "on"}),
     )
 }
 
