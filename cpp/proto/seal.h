@@ -3,8 +3,9 @@
 //   tag     SipHash-2-4 over the rest of the packet. Keeps out also who can read and change packets
 //
 // A tag is made with a key for the packet's receiver, so that what was said to one rank is no news to
-// another; reduced packets without an echo go to several ranks, and have a key of their own. All keys come
-// from the session's by SipHash itself, over messages that are shorter than any packet.
+// another; what goes to several ranks has a key of its own: reduced packets without an echo, and probes of a
+// multicast group. All keys come from the session's by SipHash itself, over messages that are shorter than
+// any packet.
 #pragma once
 
 #include <cstddef>
