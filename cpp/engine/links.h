@@ -72,7 +72,7 @@ class Links {
   struct Link {
     UdpSocket socket;
     Rank peer;
-    std::deque<Pending> pending;  // waits for room in the socket's send buffer; bounded by the window
+    std::deque<Pending> pending;  // waits for room in the socket's send buffer; at most kMostPending
     std::optional<Impairment> impairment;
   };
 
