@@ -236,7 +236,7 @@ def _plain_group(store: Store, rank: int, size: int, gloo: ProcessGroupGloo) -> 
 
 
 def _of_this_attempt(store: Store) -> Store:
-    """torchrun on one node restarts ranks with the store of the attempt before, whose keys are still there: the
+    """torchrun on one node restarts ranks with the store of the attempt before, whose keys are still there:
     new ranks would wait at the ports of the old ones. Several nodes count their attempts each for itself."""
     if os.environ.get("GROUP_WORLD_SIZE") != "1":
         return store

@@ -29,8 +29,14 @@ constexpr std::uint64_t kInteresting[] = {0,      1,      7,           63,      
                                           0x7fff, 0xffff, 0x7fff'ffff, 0xffff'ffff, ~0ull};
 
 std::uint64_t seed = 1, iteration = 0;
+bool replaying = true;
 
 void say_how_to_repeat() {
+  if (replaying) {
+    std::fprintf(stderr, "\nan input of the corpus: number %llu in the order of names\n",
+                 static_cast<unsigned long long>(iteration));
+    return;
+  }
   std::fprintf(stderr, "\nagain: the same command with --seed %llu --only %llu\n",
                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(iteration));
 }
@@ -139,10 +145,12 @@ int main(int argc, char** argv) {
     run(mutant(corpus, static_cast<std::uint64_t>(only)));
     return EXIT_SUCCESS;
   }
-  for (const Bytes& input : corpus) run(input);
-  std::fprintf(stderr, "%zu inputs of the corpus are fine\n", corpus.size());
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(say_how_to_repeat);
   std::signal(SIGABRT, [](int) { say_how_to_repeat(); });
+  for (iteration = 0; iteration < corpus.size(); ++iteration) run(corpus[iteration]);
+  std::fprintf(stderr, "%zu inputs of the corpus are fine\n", corpus.size());
+  replaying = false;
+  iteration = 0;
   run_for(corpus, seconds);
   std::fprintf(stderr, "%llu mutated inputs are fine (seed %llu)\n",
                static_cast<unsigned long long>(iteration), static_cast<unsigned long long>(seed));

@@ -31,7 +31,8 @@ model = DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
 session = optireduce.attach(model, CONFIG, optimizer=optimizer)
 for epoch in range(3):
-    for batch in torch.utils.data.DataLoader(Numbers(), batch_size=3, num_workers=2, multiprocessing_context="fork"):
+    loader = torch.utils.data.DataLoader(Numbers(), 3, num_workers=2, multiprocessing_context="fork")
+    for batch in loader:
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
@@ -145,7 +146,8 @@ def heard():
 def forge(ports, payload):
     udp = struct.pack("!HHHH", *ports, UDP_HEADER + len(payload), 0) + payload
     local = socket.inet_aton("127.0.0.1")
-    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, IP_HEADER + len(udp), 0, 0, 64, socket.IPPROTO_UDP, 0, local, local)
+    fields = (0x45, 0, IP_HEADER + len(udp), 0, 0, 64, socket.IPPROTO_UDP, 0, local, local)
+    ip = struct.pack("!BBHHHBBH4s4s", *fields)
     forger.sendto(ip + udp, ("127.0.0.1", 0))
 
 def session(store, do):

@@ -1,4 +1,4 @@
-"""How processes live and die around a group: forks, exceptions, signals, restarts, packets from a former life."""
+"""How processes live and die around a group: forks, exceptions, signals, restarts, old packets."""
 
 from __future__ import annotations
 
