@@ -50,7 +50,7 @@ def run_flood(
     """For the length of a chapter of the plan."""
     outcome, turns = FloodOutcome(), _Turns(lab, packets_per_second)
     times: list[tuple[float, float]] = []
-    ready, began = 0, None
+    ready, began = 0, None  # when all ranks were ready
     with Ranks(lab, RANK_MODULE, seats(plan, lab.addresses, lab.interface)) as ranks:
         for told in ranks.records(_TICK_SECONDS):
             if began is not None:
@@ -63,6 +63,7 @@ def run_flood(
             ready += record["kind"] == "ready"
             if began is None and ready == plan.hosts:
                 began = time.monotonic()
+                turns.begin_at(began + _WARM_SECONDS)
                 ranks.open_gate()
             _note(outcome, record, times, plan.chapter_seconds)
     turns.sort(times, outcome)
@@ -86,9 +87,13 @@ class _Turns:
     def __init__(self, lab: Lab, packets_per_second: int) -> None:
         self._lab, self._packets_per_second = lab, packets_per_second
         self._turns: list[tuple[float, float, bool]] = []  # begin, end, whether flooded
-        self._since = time.monotonic()
+        self._since = 0.0
         self._refused = self._before = 0
         self.flooding = False
+
+    def begin_at(self, moment: float) -> None:
+        """What was before does not count."""
+        self._since = moment
 
     def follow(self, passed: float, whole: float) -> None:
         """Change over when it is time to; quiet at both ends."""
@@ -107,9 +112,9 @@ class _Turns:
         self._since, self.flooding = time.monotonic(), wanted
 
     def sort(self, times: list[tuple[float, float]], outcome: FloodOutcome) -> None:
-        """Each time to its kind. The first turn is the warm-up."""
+        """Each time to its kind."""
         outcome.refused = self._refused
-        for begin, end, flooded in self._turns[1:]:
+        for begin, end, flooded in [*self._turns, (self._since, time.monotonic(), self.flooding)]:
             inside = [spent for at, spent in times if begin + _SETTLING_SECONDS < at and at + spent < end]
             (outcome.flooded if flooded else outcome.quiet).extend(inside)
             if flooded:
