@@ -7,7 +7,7 @@ CORE := $(shell find cpp -name '*.cpp' -o -name '*.h') CMakeLists.txt pyproject.
 # Tools from the virtual environment (cmake, ninja, clang-format) before the system's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-cpp test-python lint format sanitize bench clean
+.PHONY: setup demo test test-cpp test-python lint format sanitize fuzz soak bench clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,20 @@ test-python: setup
 sanitize: setup
 	cmake --preset asan && cmake --build --preset asan && ctest --preset asan
 	cmake --preset tsan && cmake --build --preset tsan --target test_engine && ctest --preset tsan -R test_engine
+
+# Hostile packets against the core, for FUZZ_SECONDS in all: with libFuzzer where there is clang, else with a driver
+# of our own (tests/fuzz).
+FUZZ_SECONDS ?= 60
+FUZZ_CXX := $(shell command -v clang++ || echo g++)
+fuzz: setup
+	CXX=$(FUZZ_CXX) cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_decode fuzz_endpoint
+	tests/fuzz/run decode $$(($(FUZZ_SECONDS) / 6))
+	tests/fuzz/run endpoint $$(($(FUZZ_SECONDS) - $(FUZZ_SECONDS) / 6))
+
+# All-reduces in a lab under faults that take turns (docs/reliability.md). Needs root or user namespaces.
+SOAK_MINUTES ?= 10
+soak: setup
+	$(BIN)/optireduce lab soak --minutes $(SOAK_MINUTES)
 
 lint: setup
 	$(BIN)/ruff check .

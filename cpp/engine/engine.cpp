@@ -311,7 +311,7 @@ void Engine::receive_batch(const Links::Event& socket) {
     datagrams_.clear();
     links_.receive(socket, datagrams_);
     for (Datagram& datagram : datagrams_) {
-      bytes += datagram.bytes;
+      bytes += datagram.bytes + kHeaderBytes;  // empty ones take time too, and could go on for ever
       endpoint_->handle_datagram(now, std::move(datagram));
     }
   } while (!datagrams_.empty() && bytes < kReceiveBatchBytes);

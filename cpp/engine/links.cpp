@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kUnmergedBatch = 16;    // packets of one recvmmsg where the kernel does not merge them
 constexpr std::size_t kPrefetchSegments = 3;  // about 4 KB ahead
+constexpr std::size_t kMostPending = 4096;  // batches: windows bound data, but not answers to what others ask
 
 /// epoll_wait with microseconds; kernels before 5.11 round up to milliseconds.
 int wait_for_events(int epoll, epoll_event* events, int count, Duration timeout) {
@@ -170,6 +171,10 @@ void Links::send_impaired(Link& link, std::size_t segment_bytes) {
 }
 
 void Links::defer(Link& link, std::span<const std::byte> data, std::size_t segment_bytes) {
+  if (link.pending.size() >= kMostPending) {  // as good as lost on the way
+    ++send_failures_;
+    return;
+  }
   if (link.pending.empty()) watch(link, true);
   link.pending.push_back({{data.begin(), data.end()}, segment_bytes});
 }

@@ -80,7 +80,7 @@ class Links {
     UdpSocket socket;
     Rank peer;  // in the group, ours is the one to speak with
     bool group;
-    std::deque<Pending> pending;  // waits for room in the socket's send buffer; bounded by the window
+    std::deque<Pending> pending;  // waits for room in the socket's send buffer; at most kMostPending
     std::optional<Impairment> impairment;
   };
 

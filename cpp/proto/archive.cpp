@@ -8,6 +8,9 @@ namespace {
 
 /// A rank that has fallen further behind than this is not helped by old gradients.
 constexpr std::uint64_t kKeptOperations = 256;
+/// Further ahead than this nobody takes packets, so nobody who is in step can be further behind: a rank that
+/// never says what it has completed must not make memory grow for ever.
+constexpr std::uint64_t kMostKeptOperations = 4096;
 
 }  // namespace
 
@@ -27,6 +30,7 @@ void Archive::keep(const Operation& operation, std::uint32_t timestamp) {
   }
   bytes_ += entry.data.size();
   entries_.emplace(operation.number(), std::move(entry));
+  while (entries_.begin()->first + kMostKeptOperations < operation.number()) forget(entries_.begin());
   shrink();
 }
 

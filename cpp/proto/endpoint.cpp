@@ -21,7 +21,7 @@ Endpoint::Endpoint(EndpointConfig config, BufferPool& pool)
       pool_(pool),
       peers_(config_.size),
       archive_(config_.archive_bytes),
-      early_(config_.early_bytes),
+      early_(config_.early_bytes, config_.size),
       late_(config_.correction_bytes),
       multicast_(config_.multicast),
       health_(config_.size),
@@ -344,7 +344,7 @@ void Endpoint::answer_if_due(Time now) {
     Peer& peer = peers_[rank];
     const bool go_on = peer.go_on_due <= now;
     if (go_on || peer.answer_due <= now) {
-      const std::uint8_t flags = go_on && early_.roomy() ? kFlagGoOn : std::uint8_t{0};
+      const std::uint8_t flags = go_on && early_.roomy(rank) ? kFlagGoOn : std::uint8_t{0};
       controls_.push_back({PacketType::Status, rank, 0, {}, {}, flags});
       peer.answer_due = Time::never();
       if (go_on) peer.go_on_due = Time::never();

@@ -30,6 +30,7 @@
 #include "proto/operation.h"
 #include "proto/packet.h"
 #include "proto/peer.h"
+#include "proto/repair_queue.h"
 #include "proto/report.h"
 #include "proto/stats.h"
 #include "proto/time.h"
@@ -96,6 +97,10 @@ class Endpoint {
   bool absent(Rank peer) const { return peers_[peer].absent; }
   bool wants_late_packets() const { return late_.wants_any(); }
   std::size_t archived_bytes() const { return archive_.bytes(); }
+  /// Pieces that peers asked for again and whose windows do not admit them yet.
+  std::size_t waiting_repairs() const {
+    return reduced_repairs_.size() + contribution_repairs_.size() + late_repairs_.size();
+  }
   /// All operations below are over here.
   std::uint64_t completed() const { return completed_; }
 
@@ -186,7 +191,7 @@ class Endpoint {
 
   // Sending.
   bool transmit_control(Time now, Transmit& out);
-  bool transmit_repair(Time now, std::deque<Repair>& repairs, Transmit& out);
+  bool transmit_repair(Time now, RepairQueue& repairs, Transmit& out);
   std::uint8_t standing_flags() const { return late_.wants_any() ? kFlagWants : std::uint8_t{0}; }
   bool transmit_data(Time now, Transmit& out);
   void finish_last_sender(Time now);
@@ -217,10 +222,9 @@ class Endpoint {
   bool wants_told_ = false;                   // peers may think that we lack something
   std::optional<std::uint64_t> last_sender_;  // whose packets were handed out last
   // What is to be sent again. Reduced packets first: without them replicas differ.
-  std::deque<Repair> reduced_repairs_;
-  std::deque<Repair> contribution_repairs_;
-  std::deque<Repair>
-      late_repairs_;  // for ranks that are through with the operation: when nothing else is to send
+  RepairQueue reduced_repairs_;
+  RepairQueue contribution_repairs_;
+  RepairQueue late_repairs_;  // for ranks that are through with the operation: when nothing else is to send
   std::deque<Report> completions_;
   std::deque<MembershipEvent> events_;
   bool multicast_;

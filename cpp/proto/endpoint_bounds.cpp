@@ -25,7 +25,9 @@ constexpr std::int64_t kGraceRounds = 2;
 void Endpoint::set_bound(Operation& operation) {
   const std::size_t bytes = operation.bytes() + operation.bytes_ahead + operation.patience_bytes();
   Bound bound;
-  bound.hard = timeouts_.bound(bytes) + timeouts_.skew(bytes);
+  // A peer's word alone (of two ranks the slower decides) must not make it wait for ever.
+  const Duration patience = operation.deadline() - operation.started();
+  bound.hard = std::min(timeouts_.bound(bytes) + timeouts_.skew(bytes), patience);
   bound.early = timeouts_.early(bytes);
   bound.drain = std::min(timeouts_.undisturbed(operation.bytes()), bound.hard) / 2;
   bound.margin = bound.hard / kMarginDivisor;

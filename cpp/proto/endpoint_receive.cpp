@@ -247,7 +247,7 @@ void Endpoint::handle_request(Time now, const Run& run) {
     if (packets == 0) continue;
     const bool late = operation == nullptr && peers_[from].completed > run.operation;
     auto& repairs = late ? late_repairs_ : contribution ? contribution_repairs_ : reduced_repairs_;
-    repairs.push_back({body->wanted, run.operation, from, entry.chunk, packets});
+    repairs.add({body->wanted, run.operation, from, entry.chunk, packets});
     lost = true;
   }
   if (lost && operation != nullptr) peers_[from].window.on_loss(now);

@@ -85,7 +85,7 @@ void Endpoint::fill_control(Time now, const Control& control, std::size_t payloa
   note_sent(out);
 }
 
-bool Endpoint::transmit_repair(Time now, std::deque<Repair>& repairs, Transmit& out) {
+bool Endpoint::transmit_repair(Time now, RepairQueue& repairs, Transmit& out) {
   batch_.group = false;
   for (auto next = repairs.begin(); next != repairs.end();) {
     Repair& repair = *next;

@@ -1,6 +1,7 @@
 // Time as the protocol sees it: a number that the driver hands in. There is no now() here on purpose.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <limits>
@@ -19,7 +20,11 @@ struct Duration {
 
   static constexpr Duration micros(std::int64_t us) { return {us * 1'000}; }
   static constexpr Duration millis(std::int64_t ms) { return {ms * 1'000'000}; }
-  static constexpr Duration from_seconds(double s) { return {static_cast<std::int64_t>(s * 1e9)}; }
+  /// At most a century: what peers tell must not overflow, nor what is added to it.
+  static constexpr Duration from_seconds(double s) {
+    constexpr double kMost = 100.0 * 365 * 86'400;
+    return {static_cast<std::int64_t>(std::clamp(s, -kMost, kMost) * 1e9)};
+  }
 };
 
 struct Time {

@@ -8,6 +8,7 @@ worker that frees a tensor holds Gloo's lock and wants the GIL. That deadlocks D
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -57,6 +58,7 @@ class OptiReduceGroup(ProcessGroup):
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, config: Config) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg] # the stub lacks this overload
+        store = _of_this_attempt(store)
         exchange = StoreExchange(PrefixStore("engine", store), rank, size, "connect")
         self._transport = Transport(exchange, config, timeout.total_seconds(), store_host(store))
         self._pool = CompletionPool()
@@ -231,6 +233,14 @@ def _plain_group(store: Store, rank: int, size: int, gloo: ProcessGroupGloo) -> 
     group._set_default_backend(ProcessGroup.BackendType.GLOO)
     group._register_backend(_CPU, ProcessGroup.BackendType.GLOO, gloo)
     return group
+
+
+def _of_this_attempt(store: Store) -> Store:
+    """torchrun on one node restarts ranks with the store of the attempt before, whose keys are still there:
+    new ranks would wait at the ports of the old ones. Several nodes count their attempts each for itself."""
+    if os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return store
+    return PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def _close(transport: Transport, pool: CompletionPool) -> None:

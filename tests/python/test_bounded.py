@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from power_of_two_gradients import contribution, contributors, count
 from ranks import LOOPBACK, ProcessPool, free_port, group_results
 from test_communicator import contribution as random_contribution
 from test_communicator import rank_order
 
 import optireduce
 from optireduce import Communicator, Config, MembershipEvent, Report
+from optireduce.trials.soak.values import contribution, contributors, count
 
 RANKS = 4
 VICTIM = RANKS - 1

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from power_of_two_gradients import contribution, contributors
 
 from optireduce import _core
 from optireduce.simulation import Background, Crash, Doom, Link, Network, Operation, Port, Simulation
+from optireduce.trials.soak.values import contribution, contributors
 
 RANKS = 4
 ELEMENTS = 64 * 1024  # a multiple of what shards are aligned to: each is a quarter

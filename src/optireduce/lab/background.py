@@ -1,4 +1,4 @@
-"""A noisy neighbour: an extra host on the switch, part of nothing, that sends bursts to the others."""
+"""A noisy neighbour: an extra host on the switch, part of nothing, that sends bursts or a flood to others."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ from dataclasses import asdict
 from typing import Any
 
 from .bursts import Bursts
+from .errors import LabError
 from .namespaces import Namespace
 
 _STOP_SECONDS = 5.0
 
 
 class Background:
-    """Bursts that last until :meth:`stop`."""
+    """A sender that goes on until :meth:`stop`: it ends when its standard input does."""
 
-    def __init__(self, host: Namespace, bursts: Bursts, addresses: Sequence[str]) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "optireduce.lab.burst_sender",
-            json.dumps(asdict(bursts)),
-            *addresses,
-        ]
+    def __init__(self, host: Namespace, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", f"optireduce.lab.{module}", *arguments]
         self._process: subprocess.Popen[Any] = host.popen(command, stdin=subprocess.PIPE)
 
     @property
@@ -34,7 +29,7 @@ class Background:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End the bursts. May be repeated."""
+        """End it. May be repeated."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -42,3 +37,15 @@ class Background:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def start_bursts(host: Namespace, bursts: Bursts, addresses: Sequence[str]) -> Background:
+    """From ``host`` to the addresses in turn."""
+    return Background(host, "burst_sender", json.dumps(asdict(bursts)), *addresses)
+
+
+def start_flood(host: Namespace, address: str, ports: Sequence[int], packets_per_second: int) -> Background:
+    """From ``host`` to the ports of one address in turn."""
+    if packets_per_second <= 0:
+        raise LabError(f"packets_per_second = {packets_per_second!r} is not usable: it must be more than 0")
+    return Background(host, "flood_sender", address, str(packets_per_second), *map(str, ports))

@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Any
 
 from . import loss, shaping
-from .background import Background
+from .background import Background, start_bursts, start_flood
 from .bursts import Bursts
 from .commands import check_requirements
 from .errors import LabError
 from .leaving import TerminationAsExit
 from .namespaces import Namespace
 from .pauses import Pauses, Pausing
+from .udp import open_udp_ports, refused_packets
 
 INTERFACE = "eth0"  # of every host
 _MOST_HOSTS = 200
@@ -153,9 +154,19 @@ class Lab:
         """Bursts of UDP from an extra, unshaped host: at ``mbit`` to one random host for ``on_ms`` on
         average, then ``off_ms`` of silence on average, both exponential. Replaces earlier bursts."""
         self.stop_background()
-        if self._neighbour is None:
-            self._neighbour = self._new_host("neighbour", "port-neighbour", _NEIGHBOUR_ADDRESS)
-        self._background = Background(self._neighbour, Bursts(on_ms, off_ms, mbit, seed), self.addresses)
+        bursts = Bursts(on_ms, off_ms, mbit, seed)
+        self._background = start_bursts(self._the_neighbour(), bursts, self.addresses)
+
+    def flood(self, host: int, packets_per_second: int) -> None:
+        """Small UDP packets of a stranger to every UDP port that is open on ``host``, in turn. Replaces
+        bursts and an earlier flood."""
+        self.stop_background()
+        ports = open_udp_ports(self._host(host))
+        self._background = start_flood(self._the_neighbour(), self.addresses[host], ports, packets_per_second)
+
+    def refused_packets(self, host: int) -> int:
+        """UDP packets that came to ``host`` and that no socket would take, since it was made."""
+        return refused_packets(self._host(host))
 
     @property
     def background_running(self) -> bool:
@@ -223,6 +234,11 @@ class Lab:
             host.delete()
             raise
         return host
+
+    def _the_neighbour(self) -> Namespace:
+        if self._neighbour is None:
+            self._neighbour = self._new_host("neighbour", "port-neighbour", _NEIGHBOUR_ADDRESS)
+        return self._neighbour
 
     def _choose_congestion_control(self, host: Namespace) -> None:
         """By its route: only the first namespace of a machine may make any algorithm its default."""

@@ -8,7 +8,9 @@ from .bench import bench
 from .calibrate import calibrate
 from .check import check
 from .environments import environments
+from .flood import flood
 from .run import run
+from .soak import soak
 
 lab = typer.Typer(
     name="lab",
@@ -20,6 +22,8 @@ lab.command()(environments)
 lab.command()(check)
 lab.command()(calibrate)
 lab.command()(bench)
+lab.command()(soak)
+lab.command()(flood)
 lab.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
 
 __all__ = ["lab"]

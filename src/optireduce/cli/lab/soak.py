@@ -1,0 +1,66 @@
+"""`optireduce lab soak`: a long run under faults that take turns."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ...lab import Lab, LabError
+from ...trials.soak.outcome import Outcome
+from ...trials.soak.plan import SoakPlan
+from ...trials.soak.run import run_soak
+from ..console import print_table, progress_bar, say
+from ..errors import CommandFailed
+from .options import Rate, Size, become_able, chosen_size
+
+
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.5, help="In all; two chapters or more.")] = 10.0,
+    hosts: Annotated[int, typer.Option(min=3, max=8, help="Hosts on the switch, one rank each.")] = 4,
+    rate: Rate = "200mbit",
+    size: Size = "1M",
+) -> None:
+    """All-reduces under loss, bursts, pauses and stops in turn; chapters end with a killed or cut-off rank.
+
+    The others go on without it, then all form a new group. Every fifth result is checked value by value
+    against what the ranks contributed. Exit code 1 for a wrong value, a hang, an unexpected error, or memory
+    that grows by more than 1 % once every fault has been seen.
+    """
+    become_able()
+    plan = SoakPlan(hosts, minutes * 60, chosen_size(size, hosts))
+    try:
+        with Lab(hosts=hosts, rate=rate) as lab, progress_bar(redraws_itself=False) as progress:
+            bar = progress.add_task("soak", total=round(plan.chapters * plan.chapter_seconds), note="forming")
+            before, latest = 0.0, 0.0
+
+            def advance(note: str, seconds: float) -> None:
+                nonlocal before, latest
+                if seconds < latest:  # another chapter
+                    before += plan.chapter_seconds
+                latest = seconds
+                progress.update(bar, completed=round(before + seconds), note=note, refresh=True)
+
+            outcome = run_soak(lab, plan, advance)
+    except LabError as error:
+        raise CommandFailed(str(error)) from error
+    print_table(_table(outcome))
+    if problems := outcome.problems():
+        raise CommandFailed("\n".join(problems))
+    say("[green]no wrong value, no hang, no growing memory[/]")
+
+
+def _table(outcome: Outcome) -> Table:
+    table = Table("chapter", "ends with", "rank", "operations", "lost %", "checked", "wrong", "after loss",
+                  "MiB early", "MiB late", "growth", "silent s")  # fmt: skip
+    for number, chapter in enumerate(outcome.chapters, start=1):
+        for story in chapter.ranks:
+            lost = 100 * story.lost_bytes / story.bytes if story.bytes else 0.0
+            after = story.operations - (story.operations_at_loss or 0)
+            table.add_row(
+                str(number), chapter.ending, str(story.rank), str(story.operations), f"{lost:.3f}",
+                str(story.checked), str(story.wrong), str(after), f"{story.resident_early / 2**20:.1f}",
+                f"{story.resident_late / 2**20:.1f}", f"{story.growth:+.2%}", f"{story.longest_silence:.1f}",
+            )  # fmt: skip
+    return table

@@ -1,0 +1,115 @@
+"""The chapters of a soak, from the forming of a group to its end without one rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ...lab import Lab
+from ..ranks import RankFailed, Ranks, Record
+from .faults import ENDINGS, ROTATION, Fault, end_fault
+from .outcome import Chapter, Outcome, RankStory
+from .plan import RANK_MODULE, SoakPlan, seats
+
+_TICK_SECONDS = 0.1
+_FORMING_SECONDS = 90.0
+_MOST_SILENCE_SECONDS = 45.0  # more than an operation's own limit, and a chapter's stops
+
+Advance = Callable[[str, float], None]
+
+
+def run_soak(lab: Lab, plan: SoakPlan, advance: Advance = lambda note, seconds: None) -> Outcome:
+    """Chapter after chapter. ``advance`` is told what goes on, and how many seconds have passed of each."""
+    outcome = Outcome()
+    for number in range(plan.chapters):
+        ending = ENDINGS[number % len(ENDINGS)]
+        outcome.chapters.append(_Telling(lab, plan, ending, advance).tell())
+    return outcome
+
+
+class _Telling:
+    def __init__(self, lab: Lab, plan: SoakPlan, ending: Fault, advance: Advance) -> None:
+        self._lab, self._plan, self._ending, self._advance = lab, plan, ending, advance
+        stories = [RankStory(rank, plan.noise_bytes) for rank in range(plan.hosts)]
+        self._chapter = Chapter(ending.name, plan.hosts - 1, stories)
+        self._heard = [time.monotonic()] * plan.hosts
+        self._ready: set[int] = set()
+        self._done: set[int] = set()
+        self._began: float | None = None  # None: the group is still forming
+        self._phase = -1
+        rounds = plan.rounds(len(ROTATION))
+        self._warm = len(ROTATION) * rounds // 2  # phases in which memory may grow
+        self._phases = [*ROTATION * rounds, ending]
+
+    def tell(self) -> Chapter:
+        try:
+            with Ranks(
+                self._lab, RANK_MODULE, seats(self._plan, self._lab.addresses, self._lab.interface)
+            ) as ranks:
+                self._follow(ranks)
+        except RankFailed as error:
+            self._chapter.failure = str(error)
+        finally:
+            end_fault(self._lab)
+        return self._chapter
+
+    def _follow(self, ranks: Ranks) -> None:
+        created = time.monotonic()
+        for told in ranks.records(_TICK_SECONDS, {self._chapter.victim}):
+            if told is not None:
+                self._note(*told, ranks)
+            if self._began is not None:
+                self._move_on(time.monotonic() - self._began)
+            elif time.monotonic() - created > _FORMING_SECONDS:
+                raise RankFailed(f"the group did not form within {_FORMING_SECONDS:.0f} s")
+            self._look_for_hangs()
+            if self._began is not None and len(self._done | {self._chapter.victim}) == self._plan.hosts:
+                return  # the lost rank may hold on to its group for longer; nobody waits for it
+
+    def _move_on(self, passed: float) -> None:
+        """Begin the next fault when its time has come."""
+        last = len(self._phases) - 1
+        due = min(int(passed / self._plan.rotating_seconds * last), last)
+        self._advance(self._phases[max(self._phase, 0)].name, passed)
+        if due == self._phase:
+            return
+        self._phase = due
+        end_fault(self._lab)
+        self._phases[due].begin(self._lab)
+        if due == last:
+            for story in self._chapter.ranks:
+                story.operations_at_loss = story.operations
+
+    def _note(self, rank: int, record: Record, ranks: Ranks) -> None:
+        story = self._chapter.ranks[rank]
+        now = time.monotonic()
+        story.longest_silence = max(story.longest_silence, now - self._heard[rank])
+        self._heard[rank] = now
+        if record["kind"] == "ready":
+            self._ready.add(rank)
+            if len(self._ready) == self._plan.hosts:
+                self._began = now
+                ranks.open_gate()
+        elif record["kind"] == "progress":
+            self._note_progress(story, record)
+        elif record["kind"] == "ended":
+            # Who is through with its time leaves; who sees that a moment earlier is through as well.
+            over = record["seconds"] > self._plan.chapter_seconds - 2.0
+            story.ended = None if over else record["error"]
+        elif record["kind"] == "done":
+            self._done.add(rank)
+
+    def _note_progress(self, story: RankStory, record: Record) -> None:
+        for name in ("operations", "bytes", "lost_bytes", "checked", "wrong"):
+            setattr(story, name, record[name])
+        if self._phase < self._warm:
+            story.resident_early = max(story.resident_early, record["resident"])
+        elif self._phase < len(self._phases) - 1:
+            story.resident_late = max(story.resident_late, record["resident"])
+
+    def _look_for_hangs(self) -> None:
+        now = time.monotonic()
+        for rank, heard in enumerate(self._heard):
+            waits = self._began is None or rank in self._done or rank == self._chapter.victim
+            if not waits and now - heard > _MOST_SILENCE_SECONDS:
+                raise RankFailed(f"rank {rank} hangs: it told nothing for {now - heard:.0f} s")

@@ -1,0 +1,58 @@
+"""Arrays from whose mean one can read who is in it: rank r contributes 2^r times a small number."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ...report import Report
+
+Floats = npt.NDArray[np.float32]
+Sets = npt.NDArray[np.int64]
+
+NOBODY = -1  # a value that is no mean of anybody's
+
+
+def contribution(rank: int, elements: int, operation: int = 0) -> Floats:
+    """What a rank gives; never zero, and another array in the next operation."""
+    return _pattern(elements, operation) * np.float32(2**rank)
+
+
+def contributors(values: Floats, ranks: int, operation: int = 0) -> Sets:
+    """For every value the ranks whose mean it is, a bit for each; 0 where it is zero, which means lost;
+    NOBODY where it is no such mean. A mean of fewer than half of the ranks is divided by half of them."""
+    sets = np.arange(2**ranks)
+    means = sets / np.maximum(count(sets), ranks / 2)
+    order = np.argsort(means)
+    found = values / _pattern(values.size, operation).astype(np.float64)
+    nearest = _nearest(means[order], found)
+    right = np.isclose(means[order][nearest], found, rtol=1e-5, atol=0.0)
+    return np.where(right, sets[order][nearest], NOBODY)
+
+
+def count(sets: Sets) -> Sets:
+    """How many ranks each set has."""
+    if (sets < 0).any():
+        raise ValueError(f"value {int(np.argmax(sets < 0))} is nobody's mean: it has no ranks to count")
+    return np.array([number.bit_count() for number in range(int(sets.max()) + 1)])[sets]
+
+
+def wrong_values(values: Floats, ranks: int, report: Report) -> int:
+    """Values that are not the mean of somebody's contributions to this very operation, and lost ones that the
+    report does not own up to."""
+    found = contributors(values, ranks, report.operation)
+    wrong = int(np.count_nonzero(found == NOBODY))
+    lost = int(np.count_nonzero(found == 0)) * values.itemsize
+    unreported = max(0, lost - report.reduced_lost_bytes) // values.itemsize
+    whole = not report.contributions_lost_bytes and not report.reduced_lost_bytes and not report.absent
+    incomplete = int(np.count_nonzero(found != 2**ranks - 1)) if whole else 0
+    return max(wrong, unreported, incomplete)
+
+
+def _pattern(elements: int, operation: int) -> Floats:
+    return (1 + (np.arange(elements) + operation) % 7).astype(np.float32)
+
+
+def _nearest(ordered: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> Sets:
+    right = np.clip(np.searchsorted(ordered, values), 1, ordered.size - 1)
+    return np.where(values - ordered[right - 1] < ordered[right] - values, right - 1, right)

@@ -1,0 +1,61 @@
+// Everything that reads bytes of a packet before anything is known about it.
+#include <algorithm>
+
+#include "input.h"
+#include "seal.h"
+
+using namespace optireduce;
+
+namespace {
+
+/// What was believed can be written again, and means the same.
+void check_round_trip(const Header& header, std::span<const std::byte> packet) {
+  const fuzz::Bytes again = fuzz::sealed(header, packet.subspan(kHeaderBytes), fuzz::kSecret);
+  const Decoded decoded = decode(again, {fuzz::kSecret, fuzz::kSubject}, 0xffff);
+  fuzz::require(decoded.header && *decoded.header == header, "a decoded header survives a round trip");
+}
+
+void read_request(std::span<const std::byte> payload) {
+  const auto body = decode_request(payload);
+  if (!body) return;
+  const std::size_t bytes = RequestBody::kFixedBytes + body->entries * RequestBody::kEntryBytes;
+  fuzz::require(bytes == payload.size(), "a request's entries fill its payload");
+  std::uint64_t any = 0;
+  for (std::size_t i = 0; i < body->entries; ++i) any |= decode_entry(payload, i).missing;
+  static volatile std::uint64_t sink;
+  sink = any;
+}
+
+void read_reject(std::span<const std::byte> payload, Rank size) {
+  const auto body = decode_reject(payload, size);
+  if (!body) return;
+  fuzz::require(body->culprit < size && body->reporter < size, "a reject names ranks of the group");
+  fuzz::Bytes again(RejectBody::kBytes);
+  encode_reject(*body, again.data());
+  fuzz::require(decode_reject(again, size) == body, "a reject survives a round trip");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input(data, size);
+  const auto ranks = static_cast<Rank>(1 + input.byte());
+  const std::uint8_t how = input.byte();
+  // Exactly as long as the packet: the sanitizer sees every byte read beyond it.
+  const std::size_t bytes = size > 2 ? std::min<std::size_t>(size - 2, 65'507) : 0;
+  fuzz::Bytes packet(bytes);
+  input.fill(packet);
+  if ((how & 1) == 0) fuzz::seal_raw(packet, fuzz::kSecret);
+  const Decoded decoded = decode(packet, {fuzz::kSecret, fuzz::kSubject}, ranks);
+  if (decoded.header) {
+    fuzz::require(decoded.header->sender < ranks && decoded.header->shard < ranks, "ranks are of the group");
+    fuzz::require(decoded.header->length + kHeaderBytes == packet.size(), "the length is the packet's");
+    check_round_trip(*decoded.header, packet);
+    const fuzz::Bytes next(packet.begin(), packet.begin() + how % (packet.size() + 1));
+    continues(packet, next, decoded.header->offset);
+    fuzz::require(continues(packet, packet, decoded.header->offset), "a packet has its own header");
+  }
+  read_request(packet);
+  read_reject(packet, ranks);
+  return 0;
+}

@@ -1,0 +1,152 @@
+// The protocol's state machine against peers that know the session's secret and say anything, and against
+// strangers that do not know it.
+//
+// The input is a script: operations are started, packets come, time passes. Two endpoints follow it; one of
+// them also gets the strangers' packets. Nothing that can be seen from outside may differ but two counters.
+#include <algorithm>
+
+#include "peers.h"
+
+namespace {
+
+using namespace optireduce;
+using namespace fuzz;
+
+constexpr std::uint32_t kPayloads[] = {64, 512, 1408, 8896};
+constexpr std::size_t kMostOperations = 48;
+constexpr std::size_t kMostBucketBytes = 128 * 1024;
+constexpr int kMostEndSteps = 5'000;
+
+EndpointConfig config_of(Input& input) {
+  EndpointConfig config;
+  config.size = static_cast<Rank>(2 + input.below(5));
+  config.seal = Seal(kSecret, kSubject);
+  config.payload_bytes = kPayloads[input.below(4)];
+  config.window_bytes = 64 * 1024;
+  config.early_bytes = 256 * 1024;
+  config.archive_bytes = 64 * 1024;
+  config.correction_bytes = 16 * 1024;
+  const std::uint8_t choices = input.byte();
+  config.bound.warmup_operations = choices & 3u;
+  config.bound.repair = (choices & 4) == 0;
+  config.bound.shuffle = (choices & 8) == 0;
+  config.bound.absent_after = 1 + (choices >> 4 & 3u);
+  config.bound.min_ranks = static_cast<Rank>(choices >> 6 & 1);
+  config.multicast = (choices & 128) != 0;
+  return config;
+}
+
+class Script {
+ public:
+  explicit Script(Input& input)
+      : input_(input), config_(config_of(input)), visited_(config_), left_alone_(config_), peers_(config_) {}
+
+  void run() {
+    while (!input_.empty()) {
+      step();
+      settle();
+    }
+    finish();
+  }
+
+ private:
+  void step() {
+    const std::uint32_t command = input_.below(16);
+    if (command < 7) return deliver(peers_.speak(input_, left_alone_, kSecret));
+    if (command < 9) return strangers(peers_.speak(input_, left_alone_, kWrongSecret));
+    if (command == 9) return deliver(peers_.babble(input_, kSecret));
+    if (command == 10) return strangers(peers_.babble(input_, kWrongSecret));
+    if (command == 11) return pass(Duration::micros(std::int64_t{input_.byte()} * input_.byte()));
+    if (command == 12) return wake();
+    if (command < 15) return start();
+    rare();
+  }
+
+  void rare() {
+    const std::uint32_t choice = input_.below(8);
+    both([&](Subject& each) {
+      if (choice == 0 && !each.closed()) each.close(now_);
+      if (choice == 1) each.endpoint().ping_silent_peers();
+      if (choice == 2) each.endpoint().ping_unfinished_peers();
+    });
+    if (choice > 2) pass(Duration::millis(choice * 10));
+  }
+
+  void start() {
+    Descriptor descriptor;
+    descriptor.dtype = static_cast<DType>(input_.below(static_cast<unsigned>(kLastDType) + 1));
+    const std::uint32_t most = static_cast<std::uint32_t>(kMostBucketBytes / size_of(descriptor.dtype));
+    descriptor.elements = input_.take<std::uint16_t>() % most;
+    const std::uint8_t how = input_.byte();
+    descriptor.op = static_cast<ReduceOp>(how % 3);
+    descriptor.bounded = (how & 4) != 0;
+    if (descriptor.op == ReduceOp::Gather) descriptor.elements -= descriptor.elements % config_.size;
+    StartOptions options;
+    options.timeout = Duration::millis(200 + 8 * input_.byte());
+    options.weight = static_cast<std::uint16_t>((how & 8) != 0 ? 0 : 1 + (how >> 4 & 1));
+    options.stream = how >> 5;
+    options.repairs = (how & 16) != 0;
+    if (left_alone_.closed() || left_alone_.started().size() >= kMostOperations) return;
+    both([&](Subject& each) { each.start(now_, descriptor, options); });
+  }
+
+  void deliver(const Peers::Volley& volley) {
+    both([&](Subject& each) { each.receive(now_, volley.from, volley.bytes, volley.segment_bytes); });
+  }
+  void strangers(const Peers::Volley& volley) {
+    visited_.receive(now_, volley.from, volley.bytes, volley.segment_bytes);
+  }
+  void pass(Duration time) { now_ = now_ + time; }
+  void wake() {
+    const Time due = left_alone_.endpoint().poll_timeout();
+    if (due != Time::never()) now_ = std::max(now_, due);
+  }
+
+  template <typename Do>
+  void both(Do what) {
+    what(visited_);
+    what(left_alone_);
+  }
+
+  void settle() {
+    const Bytes a = visited_.settle(now_);
+    const Bytes b = left_alone_.settle(now_);
+    require(a == b, "strangers change nothing of what is sent");
+    require(visited_.endpoint().poll_timeout() == left_alone_.endpoint().poll_timeout(),
+            "strangers set no timer");
+  }
+
+  /// Nobody says anything more: everything ends by itself, and equally.
+  void finish() {
+    for (int i = 0; i < kMostEndSteps && !left_alone_.endpoint().idle(); ++i) {
+      wake();
+      settle();
+      pass(Duration::millis(5));
+    }
+    both([](Subject& each) { each.check_end(); });
+    Stats a = visited_.endpoint().stats();
+    const Stats b = left_alone_.endpoint().stats();
+    a.forged_packets = b.forged_packets;
+    a.invalid_packets = b.invalid_packets;
+    require(std::memcmp(&a, &b, sizeof a) == 0, "strangers change no other counter");
+    for (std::size_t i = 0; i < visited_.started().size(); ++i) {
+      require(std::ranges::equal(visited_.started()[i].bucket->content(),
+                                 left_alone_.started()[i].bucket->content()),
+              "strangers change no result");
+    }
+  }
+
+  Input& input_;
+  EndpointConfig config_;
+  Subject visited_, left_alone_;
+  Peers peers_;
+  Time now_ = {1'000'000'000};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input(data, size);
+  Script(input).run();
+  return 0;
+}
