@@ -12,7 +12,7 @@ constexpr std::size_t kCompactAboveBytes = 8 * 1024 * 1024;
 }  // namespace
 
 void Endpoint::handle_datagram(Time now, Datagram datagram) {
-  std::uint32_t at = 0;
+  std::uint32_t at = datagram.begin;
   while (at < datagram.bytes) {
     std::optional<Run> run = next_run(datagram, at);
     if (!run) continue;
@@ -35,7 +35,7 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
   const std::uint32_t begin = at;
   at += stride;
   const Decoded first = decode(packet_at(begin), config_.token, config_.size);
-  if (!first.header || first.header->sender != datagram.from) {
+  if (!first.header || first.header->sender != datagram.from || first.header->lane != config_.lane) {
     count_bad(first.header ? HeaderError::BadSender : first.error);
     return std::nullopt;
   }
@@ -83,6 +83,7 @@ void Endpoint::note_echo(Time now, Peer& peer, const Header& header) {
   peer.echoed = true;
   peer.stuck_since = Time::never();
   peer.window.on_arrived(header.echo);
+  if (config_.stages == Stages::First) peer.window.on_go_on(header.echo);  // nothing comes back reduced
   constexpr std::uint16_t kTooLong = 65'535;
   const Duration round_trip = since(header.echo, now) - Duration::micros(header.hold);
   if (header.hold == kTooLong || round_trip.ns <= 0) return;
@@ -161,10 +162,14 @@ void Endpoint::keep_for_later(Time now, const Run& run) {
 }
 
 void Endpoint::deliver(Time now, Operation& operation, const Run& run) {
+  if (operation.handed_over) {
+    stats_.stale_packets += run.packets;
+    return;
+  }
   const Rank from = run.header.sender;
   if (run.header.descriptor != operation.descriptor()) {
-    const RejectBody body{RejectReason::Mismatch, from, config_.rank, operation.descriptor(),
-                          run.header.descriptor};
+    const RejectBody body{RejectReason::Mismatch, config_.name_of(from), config_.name_of(config_.rank),
+                          operation.descriptor(), run.header.descriptor};
     tell_rejection(operation.number(), body);
     return fail_rejected(now, operation, body);
   }
@@ -240,12 +245,15 @@ void Endpoint::handle_request(Time now, const Run& run) {
 }
 
 void Endpoint::handle_reject(Time now, const Run& run) {
-  const auto body = decode_reject(std::span(run.payload(0), run.header.length), config_.size);
+  const auto body = decode_reject(std::span(run.payload(0), run.header.length), config_.group_size());
   if (!body) {
     ++stats_.malformed_packets;
     return;
   }
-  if (Operation* operation = find(run.operation)) return fail_rejected(now, *operation, *body);
+  if (Operation* operation = find(run.operation)) {
+    if (!operation->handed_over) fail_rejected(now, *operation, *body);
+    return;
+  }
   const bool ahead = run.operation >= next_operation_ && run.operation - next_operation_ < kMaxAhead;
   if (ahead) remember_rejection(run.operation, *body);
 }
@@ -257,6 +265,7 @@ void Endpoint::handle_goodbye(Time now, Rank peer) {
   late_.give_up_on(peer);
   std::vector<Operation*> deserted, bounded;
   for (const auto& [_, operation] : operations_) {
+    if (operation->handed_over) continue;
     const bool needed = !operation->owned().flow(peer).complete() || !operation->foreign(peer).complete();
     if (needed) (operation->bound() ? bounded : deserted).push_back(operation.get());
   }

@@ -13,6 +13,8 @@ namespace optireduce {
 
 constexpr std::uint8_t kProtocolVersion = 2;
 constexpr std::size_t kHeaderBytes = 56;
+/// The lower half of the type's byte is the type, the upper half the lane.
+constexpr unsigned kLaneShift = 4;
 
 // Header flags.
 constexpr std::uint8_t kFlagResent = 1;  // was sent before, is sent again because somebody missed it
@@ -23,6 +25,9 @@ constexpr std::uint8_t kFlagHeld = 16;   // the sender may send no more until th
 constexpr std::uint8_t kFlagGoOn = 32;   // ... Status: it need not wait for that, there is room
 
 constexpr std::uint8_t kFlagWants = 64;  // the sender lacks reduced packets of operations it has completed
+
+/// Instead of a count: nothing came for these values, they are zero.
+constexpr std::uint16_t kHollow = 0xffff;
 
 enum class PacketType : std::uint8_t {
   Contribution = 1,  // stage 1: a piece of the sender's gradient, for the shard's owner
@@ -50,6 +55,7 @@ struct Descriptor {
 
 struct Header {
   PacketType type = PacketType::Status;
+  std::uint8_t lane = 0;  // which of the sender's endpoints this is from, and for: see grid.h
   Rank sender = 0;
   std::uint32_t operation = 0;  // low 32 bits of the operation's number
   Descriptor descriptor;
@@ -66,7 +72,7 @@ struct Header {
   std::uint8_t skew = 0;        // how late the sender sees ranks start, in steps of 2 ms
   std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
   std::uint16_t hold = 0;       // ... and how long ago that was, in microseconds (65535: too long)
-  std::uint16_t count = 0;      // Contribution: its weight. Reduced: contributions that it lacks
+  std::uint16_t count = 0;      // Contribution: its weight. Reduced: contributions that it lacks, or kHollow
 
   bool operator==(const Header&) const = default;
 };
@@ -92,6 +98,9 @@ struct Decoded {
 /// Believes nothing: checks the token first, then every field that can be checked without knowing the
 /// operation.
 Decoded decode(std::span<const std::byte> packet, std::uint64_t token, Rank size);
+
+/// The lane that a packet claims, before anything of it is checked.
+std::uint8_t lane_of(std::span<const std::byte> packet);
 
 /// Whether `next` has the header of `first`, which was decoded, but for an offset of `offset` and its own
 /// length. Many packets arrive at once; comparing is cheaper than decoding each.
