@@ -51,21 +51,22 @@ void add_lacking(std::vector<std::uint16_t>& lacking, const Shard& piece, const 
   const bool hollow = across.reduced_lost_bytes != 0;
   if (!hollow && across.contributions_lost_bytes == 0) return;
   lacking.resize(piece.packets(), 0);
-  // The column knows how much it lacks, not where in the piece: the first packets stand for it.
-  std::uint64_t left = across.contributions_lost_bytes * group_size;
-  for (std::uint32_t packet = 0; packet < piece.packets() && left != 0; ++packet) {
-    const std::uint32_t bytes = piece.length_of(packet);
-    const std::uint64_t most = group_size - std::min<std::uint64_t>(lacking[packet], group_size);
-    const std::uint64_t ranks = std::min<std::uint64_t>((left + bytes - 1) / bytes, most);
-    lacking[packet] = static_cast<std::uint16_t>(lacking[packet] + ranks);
-    left -= std::min(left, ranks * bytes);
-  }
   for (std::uint32_t packet = 0; hollow && packet < piece.packets(); ++packet) {
     const auto lost = [&](const Hole& hole) {
       return hole.stage == PacketType::Reduced &&
              overlaps(hole, piece.place_of(packet), piece.length_of(packet));
     };
     if (std::any_of(across.holes.begin(), across.holes.end(), lost)) lacking[packet] = kHollow;
+  }
+  // The column knows how much it lacks, not where in the piece: the first packets stand for it.
+  std::uint64_t left = across.contributions_lost_bytes * group_size;
+  for (std::uint32_t packet = 0; packet < piece.packets() && left != 0; ++packet) {
+    if (lacking[packet] == kHollow) continue;
+    const std::uint32_t bytes = piece.length_of(packet);
+    const std::uint64_t most = group_size - std::min<std::uint64_t>(lacking[packet], group_size);
+    const std::uint64_t ranks = std::min<std::uint64_t>((left + bytes - 1) / bytes, most);
+    lacking[packet] = static_cast<std::uint16_t>(lacking[packet] + ranks);
+    left -= std::min(left, ranks * bytes);
   }
 }
 

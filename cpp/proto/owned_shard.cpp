@@ -14,6 +14,7 @@ OwnedShard::OwnedShard(const Shard& shard, const Descriptor& descriptor, const E
       me_(config.rank),
       size_(config.size),
       stages_(config.stages),
+      is_part_(!config.members.empty()),
       weight_unit_(config.weight_unit),
       descriptor_(descriptor),
       data_(data + shard.begin),
@@ -210,7 +211,9 @@ double OwnedShard::divisor_for(std::uint32_t contributions, std::uint64_t weight
 }
 
 double OwnedShard::floored(std::uint32_t contributions) const {
-  return std::max<double>(contributions, size_ / 2.0) / contributions;
+  // In a row or column a few absent ranks may be most of it, while most of the group is there.
+  const auto excused = is_part_ ? std::count(excused_.begin(), excused_.end(), true) : 0;
+  return std::max<double>(contributions, static_cast<double>(size_ - excused) / 2) / contributions;
 }
 
 std::uint64_t OwnedShard::contributed_weight() const {

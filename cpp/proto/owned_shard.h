@@ -136,6 +136,7 @@ class OwnedShard {
   Rank me_;
   Rank size_;
   Stages stages_;
+  bool is_part_;  // of a group
   double weight_unit_;
   Descriptor descriptor_;
   std::byte* data_;                     // of the shard, in the bucket
