@@ -31,9 +31,29 @@ struct BoundOptions {
   Rank min_ranks = 0;
 };
 
+/// Which stages of an all-reduce an endpoint carries out; see grid.h.
+enum class Stages : std::uint8_t {
+  Both,    // all of it
+  First,   // every rank ends with its own shard, reduced
+  Second,  // every rank begins with its own shard reduced, and ends with all of them
+};
+
 struct EndpointConfig {
   Rank rank = 0;
   Rank size = 1;
+
+  /// An endpoint of a part of a group: the ranks of that part by the names that the group has for them, and
+  /// how many the group has. Empty and 0: the endpoint is the whole group's.
+  std::vector<Rank> members;
+  Rank group = 0;
+  /// Told apart from the other endpoints of the same rank by this number in every packet.
+  std::uint8_t lane = 0;
+  Stages stages = Stages::Both;
+  /// A mean divides by the sum of the weights, counted in this unit.
+  double weight_unit = 1;
+
+  Rank name_of(Rank place) const { return members.empty() ? place : members[place]; }
+  Rank group_size() const { return group == 0 ? size : group; }
 
   /// What tells packets of this session from those of strangers and of older sessions.
   Seal seal;

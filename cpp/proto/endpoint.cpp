@@ -39,7 +39,7 @@ std::uint64_t Endpoint::start(Time now, const Descriptor& descriptor, std::byte*
                               const StartOptions& options) {
   const std::uint64_t number = next_operation_++;
   std::size_t bytes_ahead = 0;
-  for (const auto& [_, older] : operations_) bytes_ahead += older->bytes();
+  for (const auto& [_, older] : operations_) bytes_ahead += older->handed_over ? 0 : older->bytes();
   auto& slot = operations_[number];
   slot = std::make_unique<Operation>(number, descriptor, data, config_, now, options);
   Operation& operation = *slot;
@@ -79,8 +79,12 @@ void Endpoint::ping_unfinished_peers() {
 void Endpoint::say_goodbye(Time now) {
   const std::uint64_t completed = completed_;
   while (!operations_.empty()) {
-    fail(now, *operations_.begin()->second, ErrorCode::Closed,
-         "the group was closed before the operation was complete", {});
+    Operation& operation = *operations_.begin()->second;
+    if (operation.handed_over) {
+      remove(now, operation);
+    } else {
+      fail(now, operation, ErrorCode::Closed, "the group was closed before the operation was complete", {});
+    }
   }
   completed_ = completed;  // peers must not take what failed here for complete
   controls_.clear();
@@ -117,17 +121,18 @@ std::uint64_t Endpoint::completed_everywhere() const {
 }
 
 void Endpoint::finish_if_complete(Time now, Operation& operation) {
-  if (operation.complete()) conclude(now, operation);
+  if (operation.complete() && !operation.handed_over) conclude(now, operation);
 }
 
 void Endpoint::conclude(Time now, Operation& operation) {
+  if (config_.stages == Stages::First) return hand_over(now, operation);
   if (completed_everywhere() <= operation.number() || anybody_wants())
     archive_.keep(operation, next_timestamp(now));
   Report report = report_of(now, operation);
   if (operation.descriptor().bounded) {
     operation.settle_losses(report);
     learn(now, operation, report);
-    if (config_.bound.repair && config_.bound.late_repair && !operation.gathers()) late_.want(operation);
+    if (config_.bound.repair && config_.bound.late_repair && !operation.is_gather()) late_.want(operation);
     report.corrected_bytes =
         late_.correct(operation);  // ours alone: what others get has left, or is archived
     stats_.corrected_bytes += report.corrected_bytes;
@@ -147,17 +152,65 @@ void Endpoint::fail(Time now, Operation& operation, ErrorCode code, std::string 
   finish(now, operation, std::move(report));
 }
 
+void Endpoint::hand_over(Time now, Operation& operation) {
+  Report report = report_of(now, operation);
+  if (operation.descriptor().bounded) {
+    operation.settle_losses(report);
+    learn(now, operation, report);
+  }
+  operation.owned().level();
+  report.weight = operation.owned().contributed_weight();
+  operation.handed_over = true;
+  complete(std::move(report));
+}
+
+void Endpoint::release(Time now, std::uint64_t operation) {
+  if (Operation* handed_over = find(operation)) remove(now, *handed_over);
+}
+
+void Endpoint::pass_over(Time now, const std::optional<RejectBody>& why) {
+  const std::uint64_t number = next_operation_++;
+  static_cast<void>(early_.take(number));
+  if (why && !rejected_.contains(number)) {
+    remember_rejection(number, *why);
+    tell_rejection(number, *why);
+  }
+  note_removed(now);
+}
+
+std::optional<RejectBody> Endpoint::rejection(std::uint64_t operation) const {
+  const auto found = rejected_.find(operation);
+  return found == rejected_.end() ? std::nullopt : std::optional(found->second);
+}
+
 void Endpoint::finish(Time now, Operation& operation, Report report) {
+  complete(std::move(report));
+  remove(now, operation);
+}
+
+/// From here on ranks have the group's names.
+void Endpoint::complete(Report report) {
   ++stats_.operations;
   stats_.bucket_bytes += report.bytes;
   stats_.lost_bytes += report.contributions_lost_bytes + report.reduced_lost_bytes;
+  for (Hole& hole : report.holes) hole.peer = config_.name_of(hole.peer);
+  for (PeerLoss& loss : report.lost_by_peer) loss.peer = config_.name_of(loss.peer);
+  for (Rank& rank : report.absent) rank = config_.name_of(rank);
+  for (Rank& rank : report.non_finite) rank = config_.name_of(rank);
   completions_.push_back(std::move(report));
+}
+
+void Endpoint::remove(Time now, Operation& operation) {
   for (Rank peer = 0; peer < config_.size; ++peer) {
     if (peer == config_.rank) continue;
     if (const auto last = operation.foreign(peer).last_sent_at()) peers_[peer].window.on_go_on(*last);
   }
   operations_.erase(operation.number());
   check_group();
+  note_removed(now);
+}
+
+void Endpoint::note_removed(Time now) {
   completed_ = operations_.empty() ? next_operation_ : operations_.begin()->first;
   status_due_ = now + config_.ack_delay;
   schedule(status_due_);
@@ -229,25 +282,26 @@ void Endpoint::fail_rejected(Time now, Operation& operation, const RejectBody& b
 
 /// Others may not need the rank that left, but wait for us.
 void Endpoint::fail_deserted(Time now, Operation& operation, Rank peer) {
-  const RejectBody body{RejectReason::Left, peer, config_.rank, operation.descriptor(),
-                        operation.descriptor()};
+  const RejectBody body{RejectReason::Left, config_.name_of(peer), config_.name_of(config_.rank),
+                        operation.descriptor(), operation.descriptor()};
   tell_rejection(operation.number(), body);
   fail_rejected(now, operation, body);
 }
 
 void Endpoint::fail_late(Time now, Operation& operation) {
-  const std::vector<Rank> late = operation.waiting_for();
+  std::vector<Rank> late;
   std::vector<std::string> parts;
-  for (Rank peer : late) {
+  for (Rank peer : operation.waiting_for()) {
+    late.push_back(config_.name_of(peer));
     const Peer& state = peers_[peer];
     const std::string seen =
         state.heard ? "last packet from it " + std::to_string((now - state.last_heard).seconds()) + " s ago"
                     : "never heard";
-    parts.push_back(operation.describe_wait(peer) + ", " + seen);
+    parts.push_back(operation.describe_wait(peer, late.back()) + ", " + seen);
   }
   if (!late.empty()) {
-    const RejectBody body{RejectReason::Timeout, late.front(), config_.rank, operation.descriptor(),
-                          operation.descriptor()};
+    const RejectBody body{RejectReason::Timeout, late.front(), config_.name_of(config_.rank),
+                          operation.descriptor(), operation.descriptor()};
     tell_rejection(operation.number(), body);
     remember_rejection(operation.number(), body);
   }
@@ -308,7 +362,7 @@ Time Endpoint::give_up_time(const Operation& operation) const {
 }
 
 void Endpoint::request_missing(Time now, Operation& operation) {
-  if (!operation.repairs() && operation.bound()) return;
+  if (operation.handed_over || (!operation.repairs() && operation.bound())) return;
   for (Rank peer = 0; peer < config_.size; ++peer) {
     if (peer == config_.rank || peers_[peer].left || (operation.bound() && peers_[peer].absent)) continue;
     if (operation.owned().waits_for(peer)) request_flow(now, operation, peer, PacketType::Contribution);

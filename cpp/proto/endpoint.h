@@ -1,13 +1,6 @@
-// One rank's side of the protocol: a state machine without socket, thread or clock. Time is always an
-// argument.
-//
-// Four families of methods (after quinn-proto):
-//   commands   start, ping_*, say_goodbye   what the local rank wants
-//   handle_*   something happened: a datagram came, a deadline passed
-//   poll_*     what to do next: send this, wake me then, this operation is over
-//   getters
-// A driver calls a command or a handle_*, then poll_transmit until it returns false, then takes the
-// completions. cpp/engine drives it over sockets, cpp/sim in virtual time.
+// The plain form of the protocol: every rank exchanges with every other one. See protocol.h for how it is
+// driven. Inside, ranks are places in this endpoint's part of the group; what leaves it in reports, events and
+// messages has the group's names for them (EndpointConfig::members).
 #pragma once
 
 #include <algorithm>
@@ -30,6 +23,7 @@
 #include "proto/operation.h"
 #include "proto/packet.h"
 #include "proto/peer.h"
+#include "proto/protocol.h"
 #include "proto/repair_queue.h"
 #include "proto/report.h"
 #include "proto/stats.h"
@@ -39,70 +33,57 @@
 
 namespace optireduce {
 
-/// What a socket delivered: one packet, or several of equal length (the last may be shorter) in one buffer
-/// (GRO).
-struct Datagram {
-  Rank from = 0;
-  BufferRef buffer;
-  std::uint32_t bytes = 0;
-  std::uint32_t segment_bytes = 0;
-  bool group = false;  // came by multicast
-};
-
-class Endpoint {
+class Endpoint final : public Protocol {
  public:
   Endpoint(EndpointConfig config, BufferPool& pool);
 
-  /// Starts the next all-reduce, in place on `data`, which must stay valid until its completion. Ranks must
-  /// start their operations in the same order. Returns the operation's number: 0, 1, 2, ...
-  std::uint64_t start(Time now, const Descriptor& descriptor, std::byte* data, const StartOptions& options);
+  std::uint64_t start(Time now, const Descriptor& descriptor, std::byte* data,
+                      const StartOptions& options) override;
+  void ping_silent_peers() override;
+  void ping_unfinished_peers() override;
+  void say_goodbye(Time now) override;
+  void handle_datagram(Time now, Datagram datagram) override;
+  void handle_timeout(Time now) override;
+  bool poll_transmit(Time now, Transmit& out) override;
+  Time poll_timeout() const override { return next_timeout_; }
+  std::optional<Report> poll_completion() override;
+  std::optional<MembershipEvent> poll_event() override;
 
-  /// Asks every peer that has not been heard yet for a sign of life.
-  void ping_silent_peers();
+  bool heard(Rank peer) const override { return peers_[peer].heard; }
+  bool idle() const override { return operations_.empty(); }
+  bool everyone_caught_up() const override;
+  Stats stats() const override { return stats_; }
+  PolicySnapshot policy(std::size_t bytes) const override;
+  bool absent(Rank peer) const override { return peers_[peer].absent; }
+  bool wants_late_packets() const override { return late_.wants_any(); }
+  std::size_t archived_bytes() const override { return archive_.bytes(); }
+  std::uint64_t completed(std::uint8_t) const override { return completed_; }
+  Rank lane_ranks(std::uint8_t) const override { return config_.size; }
 
-  /// Asks every peer that may still need our help what it has completed (before closing).
-  void ping_unfinished_peers();
+  void probe_group() override {
+    controls_.push_back({PacketType::Status, config_.rank, 0, {}, {}, 0, true});
+  }
+  void set_multicast(bool on) override { multicast_ = on; }
+  bool heard_in_group(Rank peer) const override { return peers_[peer].heard_in_group; }
+  bool multicasts() const override { return multicast_; }
 
-  /// Lets everybody hear us in the group once.
-  void probe_group() { controls_.push_back({PacketType::Status, config_.rank, 0, {}, {}, 0, true}); }
-  /// Whether reduced packets go to the group from now on.
-  void set_multicast(bool on) { multicast_ = on; }
-
-  /// Fails everything that is not done and tells the peers that we leave.
-  void say_goodbye(Time now);
-
-  void handle_datagram(Time now, Datagram datagram);
-  void handle_timeout(Time now);
-
-  /// Fills `out` with the next batch; false if there is nothing to send now.
-  bool poll_transmit(Time now, Transmit& out);
-
-  /// When handle_timeout wants to be called, at the latest.
-  Time poll_timeout() const { return next_timeout_; }
-
-  /// The next operation that is over.
-  std::optional<Report> poll_completion();
-  /// The next rank that went absent or came back, or that multicast does not reach.
-  std::optional<MembershipEvent> poll_event();
-
-  bool heard(Rank peer) const { return peers_[peer].heard; }
-  bool heard_in_group(Rank peer) const { return peers_[peer].heard_in_group; }
-  bool multicasts() const { return multicast_; }
-  bool idle() const { return operations_.empty(); }
-  /// Whether every peer has completed all that we have (or has left), so that nobody needs our data any more.
-  bool everyone_caught_up() const;
-  const Stats& stats() const { return stats_; }
-  /// What the policies say now, for an operation of so many bytes.
-  PolicySnapshot policy(std::size_t bytes) const;
-  bool absent(Rank peer) const { return peers_[peer].absent; }
-  bool wants_late_packets() const { return late_.wants_any(); }
-  std::size_t archived_bytes() const { return archive_.bytes(); }
   /// Pieces that peers asked for again and whose windows do not admit them yet.
   std::size_t waiting_repairs() const {
     return reduced_repairs_.size() + contribution_repairs_.size() + late_repairs_.size();
   }
-  /// All operations below are over here.
-  std::uint64_t completed() const { return completed_; }
+
+  // ---- For a grid
+
+  /// Takes the next operation's number without carrying it out, and tells the others why, if there is a
+  /// reason.
+  void pass_over(Time now, const std::optional<RejectBody>& why);
+  /// Why an operation failed, if others had to be told.
+  std::optional<RejectBody> rejection(std::uint64_t operation) const;
+  /// First stage alone: an operation is over for all, its data is not touched any more.
+  void release(Time now, std::uint64_t operation);
+  /// First stage alone: the shard of an operation that was handed over.
+  const OwnedShard& owned(std::uint64_t operation) { return find(operation)->owned(); }
+  bool warmed_up() const { return timeouts_.warmed_up(); }
 
  private:
   /// A packet without gradient data that waits to be sent.
@@ -143,6 +124,11 @@ class Endpoint {
   void conclude(Time now, Operation& operation);
   void fail(Time now, Operation& operation, ErrorCode code, std::string message, std::vector<Rank> ranks);
   void finish(Time now, Operation& operation, Report report);
+  /// First stage alone: the result is there, but others may ask for our part of theirs again.
+  void hand_over(Time now, Operation& operation);
+  void complete(Report report);
+  void remove(Time now, Operation& operation);
+  void note_removed(Time now);
   Report report_of(Time now, const Operation& operation) const;
   void fail_rejected(Time now, Operation& operation, const RejectBody& body);
   void fail_deserted(Time now, Operation& operation, Rank peer);

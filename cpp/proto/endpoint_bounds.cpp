@@ -38,6 +38,7 @@ void Endpoint::set_bound(Operation& operation) {
 }
 
 void Endpoint::check_deadlines(Time now, Operation& operation) {
+  if (operation.handed_over) return;
   if (!operation.bound()) {
     const Time gives_up_at = give_up_time(operation);
     if (gives_up_at <= now) return fail_late(now, operation);
@@ -160,7 +161,7 @@ void Endpoint::note_attendance(Time now, const Operation& operation) {
     peer.absent = true;
     peer.stuck_since = peer.answer_due = peer.go_on_due = Time::never();
     ++stats_.absences;
-    events_.push_back({MembershipEvent::Kind::Absent, rank, operation.number()});
+    events_.push_back({MembershipEvent::Kind::Absent, config_.name_of(rank), operation.number()});
   }
 }
 
@@ -171,7 +172,7 @@ void Endpoint::welcome_back(Rank rank) {
   if (!peer.absent || peer.left || peer.completed + 1 < completed_) return;
   peer.absent = false;
   peer.missed = 0;
-  events_.push_back({MembershipEvent::Kind::Back, rank, next_operation_});
+  events_.push_back({MembershipEvent::Kind::Back, config_.name_of(rank), next_operation_});
 }
 
 void Endpoint::ping_absent_peers(Time now) {

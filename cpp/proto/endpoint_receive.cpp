@@ -17,8 +17,9 @@ std::uint32_t stride_of(const Datagram& datagram) {
 }  // namespace
 
 void Endpoint::handle_datagram(Time now, Datagram datagram) {
-  config_.seal.open_all({datagram.buffer.data(), datagram.bytes}, stride_of(datagram), genuine_);
-  std::uint32_t at = 0;
+  const std::span packets(datagram.buffer.data() + datagram.begin, datagram.bytes - datagram.begin);
+  config_.seal.open_all(packets, stride_of(datagram), genuine_);
+  std::uint32_t at = datagram.begin;
   while (at < datagram.bytes) {
     std::optional<Run> run = next_run(datagram, at);
     if (!run) continue;
@@ -39,10 +40,11 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
     return std::span<const std::byte>(datagram.buffer.data() + where,
                                       std::min(stride, datagram.bytes - where));
   };
+  const auto is_genuine = [&](std::uint32_t where) { return genuine_[(where - datagram.begin) / stride]; };
   const std::uint32_t begin = at;
   at += stride;
-  const Decoded first = decode_opened(packet_at(begin), genuine_[begin / stride], config_.size);
-  if (!first.header || first.header->sender != datagram.from) {
+  const Decoded first = decode_opened(packet_at(begin), is_genuine(begin), config_.size);
+  if (!first.header || first.header->sender != datagram.from || first.header->lane != config_.lane) {
     count_bad(first.header ? HeaderError::BadSender : first.error);
     return std::nullopt;
   }
@@ -55,7 +57,7 @@ std::optional<Run> Endpoint::next_run(const Datagram& datagram, std::uint32_t& a
           first.header->length,
           {}};
   const bool data = run.header.type == PacketType::Contribution || run.header.type == PacketType::Reduced;
-  while (data && at < datagram.bytes && run.last_length == run.header.length && genuine_[at / stride]) {
+  while (data && at < datagram.bytes && run.last_length == run.header.length && is_genuine(at)) {
     const std::span<const std::byte> next = packet_at(at);
     if (!continues(packet_at(begin), next, run.header.offset + run.packets * run.header.length)) break;
     run.last_length = static_cast<std::uint32_t>(next.size() - kHeaderBytes);
@@ -98,6 +100,7 @@ void Endpoint::note_echo(Time now, Peer& peer, const Header& header) {
   peer.echoed = true;
   peer.note_answer();
   peer.window.on_arrived(header.echo);
+  if (config_.stages == Stages::First) peer.window.on_go_on(header.echo);  // nothing comes back reduced
   constexpr std::uint16_t kTooLong = 65'535;
   const Duration round_trip = since(header.echo, now) - Duration::micros(header.hold);
   if (header.hold == kTooLong || round_trip.ns <= 0) return;
@@ -175,10 +178,14 @@ void Endpoint::keep_for_later(Time now, const Run& run) {
 }
 
 void Endpoint::deliver(Time now, Operation& operation, const Run& run) {
+  if (operation.handed_over) {
+    stats_.stale_packets += run.packets;
+    return;
+  }
   const Rank from = run.header.sender;
   if (run.header.descriptor != operation.descriptor()) {
-    const RejectBody body{RejectReason::Mismatch, from, config_.rank, operation.descriptor(),
-                          run.header.descriptor};
+    const RejectBody body{RejectReason::Mismatch, config_.name_of(from), config_.name_of(config_.rank),
+                          operation.descriptor(), run.header.descriptor};
     tell_rejection(operation.number(), body);
     return fail_rejected(now, operation, body);
   }
@@ -254,12 +261,15 @@ void Endpoint::handle_request(Time now, const Run& run) {
 }
 
 void Endpoint::handle_reject(Time now, const Run& run) {
-  const auto body = decode_reject(std::span(run.payload(0), run.header.length), config_.size);
+  const auto body = decode_reject(std::span(run.payload(0), run.header.length), config_.group_size());
   if (!body) {
     ++stats_.malformed_packets;
     return;
   }
-  if (Operation* operation = find(run.operation)) return fail_rejected(now, *operation, *body);
+  if (Operation* operation = find(run.operation)) {
+    if (!operation->handed_over) fail_rejected(now, *operation, *body);
+    return;
+  }
   const bool ahead = run.operation >= next_operation_ && run.operation - next_operation_ < kMaxAhead;
   if (ahead) remember_rejection(run.operation, *body);
 }
@@ -271,6 +281,7 @@ void Endpoint::handle_goodbye(Time now, Rank peer) {
   late_.give_up_on(peer);
   std::vector<Operation*> deserted, bounded;
   for (const auto& [_, operation] : operations_) {
+    if (operation->handed_over) continue;
     const bool needed = !operation->owned().flow(peer).complete() || !operation->foreign(peer).complete();
     if (needed) (operation->bound() ? bounded : deserted).push_back(operation.get());
   }

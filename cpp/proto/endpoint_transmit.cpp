@@ -225,6 +225,7 @@ void Endpoint::add_echo(Time now, const Peer& peer, Header& header) const {
 Header Endpoint::header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const {
   Header header;
   header.type = type;
+  header.lane = config_.lane;
   header.sender = config_.rank;
   header.operation = static_cast<std::uint32_t>(operation);
   header.timestamp = timestamp;

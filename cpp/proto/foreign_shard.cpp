@@ -16,8 +16,10 @@ bool is_last_percent(const Shard& shard, std::uint32_t end) {
 
 }  // namespace
 
-ForeignShard::ForeignShard(const Shard& shard, std::byte* data, Time now)
-    : shard_(shard), data_(data + shard.begin), flow_(shard, now), sent_at_(shard.packets(), 0) {}
+ForeignShard::ForeignShard(const Shard& shard, std::byte* data, Time now, bool returns)
+    : shard_(shard), data_(data + shard.begin), sent_at_(shard.packets(), 0) {
+  if (returns) flow_ = InboundFlow(shard, now);
+}
 
 bool ForeignShard::next_batch(const SendWindow& window, OutgoingBatch& batch) {
   // What its owner has reduced without us is overwritten here, and late there.

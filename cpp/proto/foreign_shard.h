@@ -15,7 +15,8 @@ namespace optireduce {
 class ForeignShard {
  public:
   ForeignShard() = default;
-  ForeignShard(const Shard& shard, std::byte* data, Time now);
+  /// `returns`: whether the owner sends it back, reduced.
+  ForeignShard(const Shard& shard, std::byte* data, Time now, bool returns);
 
   /// The next contribution, if the window admits it. Contributions leave in order.
   bool next_batch(const SendWindow& window, OutgoingBatch& batch);

@@ -27,7 +27,9 @@ class InboundFlow {
   /// Nothing more is wanted.
   bool complete() const { return missing_packets_ == 0; }
   bool empty() const { return missing_packets_ == shard_.packets(); }
-  std::uint64_t received(std::uint32_t chunk) const { return received_[chunk]; }
+  std::uint64_t received(std::uint32_t chunk) const {
+    return chunk < received_.size() ? received_[chunk] : 0;  // a flow that brings nothing has no chunks
+  }
   /// Chunks from the start of the shard that have no hole.
   std::uint32_t whole_chunks() const { return first_hole_; }
   std::uint32_t missing_packets() const { return missing_packets_; }

@@ -39,6 +39,8 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       descriptor_(descriptor),
       me_(config.rank),
       size_(config.size),
+      group_size_(config.group_size()),
+      stages_(config.stages),
       data_(data),
       stream_(options.stream),
       patience_bytes_(options.patience_bytes),
@@ -50,21 +52,26 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       progress_at_(now),
       schedule_(descriptor, number, config.size, config.payload_bytes,
                 config.bound.shuffle && descriptor.bounded ? config.seal.shared_number() : 0),
-      owned_(schedule_.shard(schedule_.shard_of(me_)), me_, size_, descriptor, options.weight, data, now),
+      owned_(schedule_.shard(schedule_.shard_of(me_)), descriptor, config, options.weight, data, now),
       foreign_(size_),
       written_off_(size_, false),
       first_seen_(size_, Time::never()),
       turn_(me_) {
   for (Rank owner = 0; owner < size_; ++owner) {
     if (owner == me_) continue;
-    foreign_[owner] = ForeignShard(schedule_.shard(schedule_.shard_of(owner)), data, now);
+    const Shard shard = schedule_.shard(schedule_.shard_of(owner));
+    foreign_[owner] = ForeignShard(shard, data, now, stages_ != Stages::First);
     if (!foreign_[owner].complete()) ++foreign_incomplete_;
     if (abstains() || gathers()) foreign_[owner].stop_sending();
   }
+  owned_.set_lost(options.lacking);
 }
 
 bool Operation::fits(const Run& run) const {
-  if (gathers() && run.header.type == PacketType::Contribution) return false;
+  const PacketType never = gathers()                   ? PacketType::Contribution
+                           : stages_ == Stages::First ? PacketType::Reduced
+                                                      : PacketType::Status;
+  if (run.header.type == never) return false;
   const Rank owner = run.header.type == PacketType::Contribution ? me_ : run.header.sender;
   if (run.header.shard != schedule_.shard_of(owner)) return false;
   const Shard& shard = owner == me_ ? owned_.shard() : foreign_[owner].shard();
@@ -99,7 +106,11 @@ std::uint32_t Operation::accept_reduced(Time now, const Run& run) {
   const std::uint32_t packet = run.header.offset / shard.shard().payload_bytes;
   const std::uint32_t bytes = shard.accept(now, packet, run, schedule_.bytes() >= kStreamAboveBytes);
   if (bytes != 0) note_progress(now);
-  lost_contribution_bytes_ += std::uint64_t{bytes} * run.header.count;
+  if (run.header.count != kHollow) {
+    lost_contribution_bytes_ += std::uint64_t{bytes} * run.header.count;
+  } else if (bytes != 0) {
+    hollow_.push_back({owner, packet, run.packets});
+  }
   if (shard.complete() && !written_off_[owner]) --foreign_incomplete_;
   return bytes;
 }
@@ -172,7 +183,10 @@ void Operation::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
 }
 
 bool Operation::complete() const {
-  return foreign_incomplete_ == 0 && owned_.complete();
+  if (foreign_incomplete_ != 0 || !owned_.complete()) return false;
+  // Nothing comes back that would say that our part has left.
+  return stages_ != Stages::First ||
+         std::all_of(foreign_.begin(), foreign_.end(), [](const ForeignShard& each) { return each.all_sent(); });
 }
 
 std::vector<Rank> Operation::waiting_for() const {
@@ -294,13 +308,15 @@ std::vector<Hole> Operation::holes() const {
       add(PacketType::Reduced, owner, foreign_[owner].shard(), first, packets);
     });
   }
+  for (const Hollow& hollow : hollow_)
+    add(PacketType::Reduced, hollow.owner, foreign_[hollow.owner].shard(), hollow.first_packet, hollow.packets);
   std::sort(holes.begin(), holes.end());
   return merged(holes);
 }
 
 void Operation::settle_losses(Report& report) {
   report.holes = holes();
-  if (!gathers()) {
+  if (!is_gather()) {
     for (Rank owner = 0; owner < size_; ++owner) {
       if (owner != me_) foreign_[owner].zero_missing();
     }
@@ -317,16 +333,21 @@ void Operation::settle_losses(Report& report) {
       report.lost_by_peer.push_back(losses[peer]);
   }
   std::uint64_t lost = lost_contribution_bytes_;
-  for (std::uint32_t packet = 0; packet < owned_.shard().packets(); ++packet)
-    lost += std::uint64_t{owned_.lost_in(packet)} * owned_.shard().length_of(packet);
-  report.contributions_lost_bytes = (lost + size_ - 1) / size_;
+  for (std::uint32_t packet = 0; packet < owned_.shard().packets(); ++packet) {
+    const std::uint16_t lacks = owned_.lost_in(packet);
+    if (lacks != kHollow) lost += std::uint64_t{lacks} * owned_.shard().length_of(packet);
+  }
+  // The second stage counts ranks of the whole group, the others those that they add.
+  const Rank ranks = stages_ == Stages::Second ? group_size_ : size_;
+  report.contributions_lost_bytes = (lost + ranks - 1) / ranks;
 }
 
 double Operation::arrived_share() const {
   std::uint64_t owed = 0, missing = 0;
   for (Rank peer = 0; peer < size_; ++peer) {
     if (peer == me_ || !heard(peer)) continue;
-    owed += owned_.shard().packets() + foreign_[peer].shard().packets();
+    if (!gathers()) owed += owned_.shard().packets();
+    if (stages_ != Stages::First) owed += foreign_[peer].shard().packets();
     missing += foreign_[peer].flow().missing_packets();
   }
   for (const LostContributions& lost : owned_.holes()) {
@@ -337,13 +358,13 @@ double Operation::arrived_share() const {
 
 // ---- For people
 
-std::string Operation::describe_wait(Rank peer) const {
+std::string Operation::describe_wait(Rank peer, Rank called) const {
   const auto progress = [](const InboundFlow& flow, const Shard& shard) {
     if (flow.empty()) return std::string("nothing");
     return std::to_string(shard.packets() - flow.missing_packets()) + " of " +
            std::to_string(shard.packets()) + " packets";
   };
-  const std::string name = "rank " + std::to_string(peer);
+  const std::string name = "rank " + std::to_string(called);
   if (!owned_.flow(peer).complete())
     return name + " (received of its part: " + progress(owned_.flow(peer), owned_.shard()) + ")";
   return name + " (received of what it reduces: " + progress(foreign_[peer].flow(), foreign_[peer].shard()) +

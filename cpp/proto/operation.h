@@ -29,6 +29,8 @@ struct StartOptions {
   /// No gradient: asks for lost packets again, also where other operations with a deadline do not, and who
   /// misses it is not absent.
   bool repairs = false;
+  /// Second stage alone: what the packets of our shard lack, see OwnedShard::set_lost.
+  std::vector<std::uint16_t> lacking = {};
 };
 
 /// The time limits of one operation.
@@ -60,7 +62,11 @@ class Operation {
   bool takes_attendance() const { return takes_attendance_; }
   std::uint16_t weight() const { return weight_; }
   bool abstains() const { return weight_ == 0; }
-  bool gathers() const { return descriptor_.op == ReduceOp::Gather; }
+  /// Nothing is added: every rank sends its own shard to all others.
+  bool gathers() const { return is_gather() || stages_ == Stages::Second; }
+  /// A gather by itself, not a part of an all-reduce: what does not come keeps its value.
+  bool is_gather() const { return descriptor_.op == ReduceOp::Gather; }
+  Stages stages() const { return stages_; }
 
   Rank owned_index() const { return schedule_.shard_of(me_); }
   Rank foreign_index(Rank owner) const { return schedule_.shard_of(owner); }
@@ -140,7 +146,7 @@ class Operation {
   bool lacks(Rank owner) const { return !foreign_[owner].complete(); }
   /// Lacks something that its owner may still have.
   bool still_open(Rank owner) const { return owner != me_ && open(owner); }
-  /// Fills in what was lost, and zeroes what is missing; in a gather it keeps its value.
+  /// Fills in what was lost, and zeroes what is missing; in a gather by itself it keeps its value.
   void settle_losses(Report& report);
   /// Of what present ranks owed us, the share that came.
   double arrived_share() const;
@@ -150,10 +156,11 @@ class Operation {
   std::vector<Rank> waiting_for() const;
   bool waits_for_contributions() const { return owned_.waits(); }
   /// "rank 2 has sent nothing of it", for people.
-  std::string describe_wait(Rank peer) const;
+  std::string describe_wait(Rank peer, Rank name) const;
 
   std::uint64_t repaired_bytes = 0;
   bool catches_up = false;      // others were through with it when it started
+  bool handed_over = false;     // first stage alone: it is over here, but peers may still miss our part
   std::size_t bytes_ahead = 0;  // of operations that were under way when this one started
 
  private:
@@ -167,6 +174,8 @@ class Operation {
   Descriptor descriptor_;
   Rank me_;
   Rank size_;
+  Rank group_size_;
+  Stages stages_;
   std::byte* data_;
   std::uint32_t stream_;
   std::size_t patience_bytes_;
@@ -185,6 +194,12 @@ class Operation {
   std::vector<Time> first_seen_;  // by rank
   Rank turn_;
   std::size_t foreign_incomplete_ = 0;
+  struct Hollow {
+    Rank owner;
+    std::uint32_t first_packet;
+    std::uint32_t packets;
+  };
+  std::vector<Hollow> hollow_;  // packets that came without values
   std::uint64_t lost_contribution_bytes_ = 0;  // of reduced packets that came, times contributions they lack
   std::optional<Bound> bound_;
   ClosedBy closed_by_ = ClosedBy::Complete;

@@ -8,30 +8,35 @@
 
 namespace optireduce {
 
-OwnedShard::OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor& descriptor,
+OwnedShard::OwnedShard(const Shard& shard, const Descriptor& descriptor, const EndpointConfig& config,
                        std::uint16_t weight, std::byte* data, Time now)
     : shard_(shard),
-      me_(me),
-      size_(size),
+      me_(config.rank),
+      size_(config.size),
+      stages_(config.stages),
+      is_part_(!config.members.empty()),
+      weight_unit_(config.weight_unit),
       descriptor_(descriptor),
       data_(data + shard.begin),
-      flows_(size, InboundFlow(shard, now)),
-      weights_(size, 1),
-      abstained_(size, false),
-      excused_(size, false),
-      waited_(size, true),
+      flows_(size_, InboundFlow(shard, now)),
+      weights_(size_, 1),
+      contributed_(size_, false),
+      abstained_(size_, false),
+      excused_(size_, false),
+      waited_(size_, true),
       chunks_(shard.chunks()),
-      receives_(size, true),
-      sent_position_(size, 0),
-      acked_chunks_(size, 0),
-      sent_(std::size_t{size} * shard.chunks(), 0),
-      sent_at_(std::size_t{size} * shard.chunks(), 0),
-      by_rank_(size, nullptr) {
-  weights_[me] = weight;
-  abstained_[me] = weight == 0;
-  waited_[me] = receives_[me] = false;
-  if (size == 1) reduced_packets_ = shard_.packets();  // alone: the sum is there already
-  if (descriptor.op == ReduceOp::Gather && size > 1) take_own();
+      receives_(size_, stages_ != Stages::First),
+      sent_position_(size_, 0),
+      acked_chunks_(size_, 0),
+      sent_(std::size_t{size_} * shard.chunks(), 0),
+      sent_at_(std::size_t{size_} * shard.chunks(), 0),
+      by_rank_(size_, nullptr) {
+  weights_[me_] = weight;
+  contributed_[me_] = weight != 0;
+  abstained_[me_] = weight == 0;
+  waited_[me_] = receives_[me_] = false;
+  if (size_ == 1) reduced_packets_ = shard_.packets();  // alone: the sum is there already
+  if (!adds() && size_ > 1) take_own();
 }
 
 /// Nothing is added: what is ours can leave at once.
@@ -49,6 +54,7 @@ std::uint32_t OwnedShard::accept(Time now, Rank from, std::uint32_t first_packet
   const std::uint64_t fresh = flows_[from].accept(now, chunk, Shard::mask_of(first_bit, run.packets));
   if (fresh == 0) return 0;
   weights_[from] = run.header.count;
+  contributed_[from] = true;
   chunks_[chunk].pieces.push_back({run, from, first_bit});
   reduce_ready(chunk);
   return shard_.bytes_of(chunk, fresh);
@@ -118,7 +124,7 @@ void OwnedShard::reduce_bits(std::uint32_t index, std::uint64_t bits) {
 }
 
 void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
-  if (descriptor_.op == ReduceOp::Gather) return;
+  if (!adds()) return;
   const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
   std::byte* own = data_ + shard_.place_of(packet);
   std::fill(by_rank_.begin(), by_rank_.end(), nullptr);
@@ -150,7 +156,9 @@ void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
     std::fill_n(own, bytes, std::byte{0});
     return;
   }
-  const double divisor = divisor_for(static_cast<std::uint32_t>(size_ - missing), weights);
+  const auto contributions = static_cast<std::uint32_t>(size_ - missing);
+  if (stages_ == Stages::First && missing != 0) partial_.push_back({packet, contributions, weights});
+  const double divisor = divisor_for(contributions, weights);
   const std::size_t elements = bytes / size_of(descriptor_.dtype);
   reduce(descriptor_.dtype, inputs_, divisor, own, elements);
   if (!all_finite(descriptor_.dtype, own, elements)) blame(elements);
@@ -193,10 +201,46 @@ void OwnedShard::note_hole(Rank rank, std::uint32_t packet) {
 /// The mean of what is there, and a sum scaled up as if it were the mean of all. Below half of the ranks the
 /// few that are left must not speak for all: the result shrinks towards zero instead.
 double OwnedShard::divisor_for(std::uint32_t contributions, std::uint64_t weights) const {
-  const double floored = std::max<double>(contributions, size_ / 2.0) / contributions;
+  const bool mean = descriptor_.op == ReduceOp::Mean;
+  // The first stage alone: the second divides by the weights. A number that is the same everywhere keeps sums
+  // from growing out of narrow types; level() does the rest where something is missing.
+  if (stages_ == Stages::First) return mean ? size_ : 1.0;
+  if (mean)
+    return static_cast<double>(std::max<std::uint64_t>(weights, 1)) / weight_unit_ * floored(contributions);
+  return contributions * floored(contributions) / size_;
+}
+
+double OwnedShard::floored(std::uint32_t contributions) const {
+  // In a row or column a few absent ranks may be most of it, while most of the group is there.
+  const auto excused = is_part_ ? std::count(excused_.begin(), excused_.end(), true) : 0;
+  return std::max<double>(contributions, static_cast<double>(size_ - excused) / 2) / contributions;
+}
+
+std::uint64_t OwnedShard::contributed_weight() const {
+  std::uint64_t weight = 0;
+  for (Rank rank = 0; rank < size_; ++rank) {
+    if (contributed_[rank]) weight += weights_[rank];
+  }
+  return weight;
+}
+
+double OwnedShard::level_divisor(std::uint32_t contributions, std::uint64_t weights) const {
   if (descriptor_.op == ReduceOp::Mean)
-    return static_cast<double>(std::max<std::uint64_t>(weights, 1)) * floored;
-  return contributions * floored / size_;
+    return static_cast<double>(weights) / static_cast<double>(contributed_weight()) * floored(contributions);
+  return contributions * floored(contributions) / size_;
+}
+
+void OwnedShard::level() {
+  for (const Partial& partial : partial_) {
+    if (partial.weights == 0) continue;  // zero as it is
+    const double divisor = level_divisor(partial.contributions, partial.weights);
+    if (divisor == 1.0) continue;
+    std::byte* own = data_ + shard_.place_of(partial.packet);
+    inputs_.assign(1, own);
+    reduce(descriptor_.dtype, inputs_, divisor, own,
+           shard_.length_of(partial.packet) / size_of(descriptor_.dtype));
+  }
+  partial_.clear();
 }
 
 // ---- Reduced packets

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "proto/inbound_flow.h"
@@ -24,8 +25,8 @@ struct LostContributions {
 
 class OwnedShard {
  public:
-  OwnedShard(const Shard& shard, Rank me, Rank size, const Descriptor& descriptor, std::uint16_t weight,
-             std::byte* data, Time now);
+  OwnedShard(const Shard& shard, const Descriptor& descriptor, const EndpointConfig& config,
+             std::uint16_t weight, std::byte* data, Time now);
 
   /// Takes consecutive packets from one peer; returns how many bytes of them were new.
   std::uint32_t accept(Time now, Rank from, std::uint32_t first_packet, const Run& run);
@@ -72,6 +73,14 @@ class OwnedShard {
   std::uint32_t equal_run(std::uint32_t first, std::uint32_t most) const;
   /// Contributions that packets were reduced without.
   const std::vector<LostContributions>& holes() const { return holes_; }
+  /// What the packets of a shard that comes reduced from elsewhere lack (see lost_in); empty: nothing.
+  void set_lost(std::vector<std::uint16_t> lost) { lost_ = std::move(lost); }
+  const std::vector<std::uint16_t>& lost() const { return lost_; }
+  /// The weights of all ranks that contributed to any packet.
+  std::uint64_t contributed_weight() const;
+  /// First stage alone: makes every packet stand for contributed_weight(), so that one number can say what
+  /// the shard weighs. Once, when all is reduced.
+  void level();
   /// Ranks that contributed infinities or NaNs.
   const std::vector<Rank>& non_finite() const { return non_finite_; }
   InboundFlow& flow(Rank peer) { return flows_[peer]; }
@@ -97,8 +106,16 @@ class OwnedShard {
     std::uint32_t position;  // packets logged before it
   };
 
+  /// A packet that was reduced without some contributions.
+  struct Partial {
+    std::uint32_t packet;
+    std::uint32_t contributions;
+    std::uint64_t weights;
+  };
+
   static constexpr std::size_t kNoHole = ~std::size_t{0};
 
+  bool adds() const { return descriptor_.op != ReduceOp::Gather && stages_ != Stages::Second; }
   void take_own();
   void reduce_ready(std::uint32_t chunk);
   void reduce_bits(std::uint32_t chunk, std::uint64_t bits);
@@ -106,7 +123,9 @@ class OwnedShard {
   void blame(std::size_t elements);
   void note_non_finite(Rank rank);
   void note_hole(Rank rank, std::uint32_t packet);
+  double floored(std::uint32_t contributions) const;
   double divisor_for(std::uint32_t contributions, std::uint64_t weights) const;
+  double level_divisor(std::uint32_t contributions, std::uint64_t weights) const;
   void log(std::uint32_t chunk, std::uint64_t bits);
   const LogEntry& entry_at(std::uint32_t position) const;
   void begin_batch(std::uint32_t position, std::uint32_t most, OutgoingBatch& batch) const;
@@ -121,10 +140,14 @@ class OwnedShard {
   Shard shard_;
   Rank me_;
   Rank size_;
+  Stages stages_;
+  bool is_part_;  // of a group
+  double weight_unit_;
   Descriptor descriptor_;
   std::byte* data_;                     // of the shard, in the bucket
   std::vector<InboundFlow> flows_;      // by rank
   std::vector<std::uint16_t> weights_;  // by rank
+  std::vector<bool> contributed_;       // by rank: to any packet
   std::vector<bool> abstained_;         // by rank
   std::vector<bool> excused_;           // by rank
   std::vector<bool> waited_;            // by rank
@@ -132,6 +155,7 @@ class OwnedShard {
   std::uint32_t reduced_packets_ = 0;
   std::uint32_t first_open_chunk_ = 0;  // all before are reduced
   std::vector<std::uint16_t> lost_;     // by packet: see lost_in; empty while nothing is
+  std::vector<Partial> partial_;        // first stage alone
   std::vector<Rank> non_finite_;
   std::vector<LostContributions> holes_;
   std::vector<std::size_t> last_hole_;  // by rank: its last one in holes_

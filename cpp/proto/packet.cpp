@@ -31,6 +31,7 @@ constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kOperationAt =
 static_assert(kCountAt + sizeof(std::uint16_t) == kSealAt && kSealAt + sizeof(std::uint64_t) == kHeaderBytes);
 
 constexpr unsigned kBoundedKind = 0x80;
+constexpr std::uint8_t kTypeMask = (1u << kLaneShift) - 1;
 
 std::uint8_t encode_kind(const Descriptor& d) {
   return static_cast<std::uint8_t>(static_cast<unsigned>(d.dtype) | static_cast<unsigned>(d.op) << 4 |
@@ -55,7 +56,8 @@ bool known(std::uint8_t type) {
 
 void encode_fields(const Header& header, std::byte* out) {
   put(out, kVersionAt, kProtocolVersion);
-  put(out, kTypeAt, header.type);
+  put(out, kTypeAt,
+      static_cast<std::uint8_t>(static_cast<unsigned>(header.type) | header.lane << kLaneShift));
   put(out, kSenderAt, header.sender);
   put(out, kOperationAt, header.operation);
   put(out, kElementsAt, header.descriptor.elements);
@@ -83,7 +85,7 @@ void encode(const Header& header, const Seal& seal, std::span<const std::byte> p
 }
 
 PacketType type_of(const std::byte* header) {
-  return get<PacketType>(header, kTypeAt);
+  return static_cast<PacketType>(get<std::uint8_t>(header, kTypeAt) & kTypeMask);
 }
 
 std::uint8_t flags_of(const std::byte* header) {
@@ -99,10 +101,12 @@ Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size
   if (!genuine) return {std::nullopt, HeaderError::BadSeal};
   const std::byte* in = packet.data();
   if (get<std::uint8_t>(in, kVersionAt) != kProtocolVersion) return {std::nullopt, HeaderError::BadVersion};
-  if (!known(get<std::uint8_t>(in, kTypeAt))) return {std::nullopt, HeaderError::BadType};
+  const std::uint8_t type = get<std::uint8_t>(in, kTypeAt) & kTypeMask;
+  if (!known(type)) return {std::nullopt, HeaderError::BadType};
 
   Header header;
-  header.type = get<PacketType>(in, kTypeAt);
+  header.type = static_cast<PacketType>(type);
+  header.lane = lane_of(packet);
   header.sender = get<Rank>(in, kSenderAt);
   header.operation = get<std::uint32_t>(in, kOperationAt);
   header.flags = get<std::uint8_t>(in, kFlagsAt);
@@ -127,6 +131,12 @@ Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size
   if (!descriptor) return {std::nullopt, HeaderError::BadDescriptor};
   header.descriptor = *descriptor;
   return {header, HeaderError::TooShort};
+}
+
+std::uint8_t lane_of(std::span<const std::byte> packet) {
+  return packet.size() <= kTypeAt
+             ? std::uint8_t{0}
+             : static_cast<std::uint8_t>(get<std::uint8_t>(packet.data(), kTypeAt) >> kLaneShift);
 }
 
 bool continues(std::span<const std::byte> first, std::span<const std::byte> next, std::uint32_t offset) {

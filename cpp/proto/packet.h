@@ -14,6 +14,8 @@ namespace optireduce {
 constexpr std::uint8_t kProtocolVersion = 3;
 constexpr std::size_t kHeaderBytes = 56;
 constexpr std::size_t kSealAt = 48;  // to the end of the header
+/// The lower half of the type's byte is the type, the upper half the lane.
+constexpr unsigned kLaneShift = 4;
 
 // Header flags.
 constexpr std::uint8_t kFlagResent = 1;  // was sent before, is sent again because somebody missed it
@@ -25,6 +27,9 @@ constexpr std::uint8_t kFlagGoOn = 32;   // ... Status: it need not wait for tha
 
 constexpr std::uint8_t kFlagWants = 64;  // the sender lacks reduced packets of operations it has completed
 constexpr std::uint8_t kFlagEverybody = 128;  // no reduced packet, and yet sent to a multicast group
+
+/// Instead of a count: nothing came for these values, they are zero.
+constexpr std::uint16_t kHollow = 0xffff;
 
 enum class PacketType : std::uint8_t {
   Contribution = 1,  // stage 1: a piece of the sender's gradient, for the shard's owner
@@ -52,6 +57,7 @@ struct Descriptor {
 
 struct Header {
   PacketType type = PacketType::Status;
+  std::uint8_t lane = 0;  // which of the sender's endpoints this is from, and for: see grid.h
   Rank sender = 0;
   std::uint32_t operation = 0;  // low 32 bits of the operation's number
   Descriptor descriptor;
@@ -68,7 +74,7 @@ struct Header {
   std::uint8_t skew = 0;        // how late the sender sees ranks start, in steps of 2 ms
   std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
   std::uint16_t hold = 0;       // ... and how long ago that was, in microseconds (65535: too long)
-  std::uint16_t count = 0;      // Contribution: its weight. Reduced: contributions that it lacks
+  std::uint16_t count = 0;      // Contribution: its weight. Reduced: contributions that it lacks, or kHollow
 
   bool operator==(const Header&) const = default;
 };
@@ -105,6 +111,9 @@ Decoded decode(std::span<const std::byte> packet, const Seal& seal, Rank size);
 
 /// The same for a packet whose seal has been checked with others'.
 Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size);
+
+/// The lane that a packet claims, before anything of it is checked.
+std::uint8_t lane_of(std::span<const std::byte> packet);
 
 /// Whether `next` has the header of `first`, which was decoded, but for an offset of `offset`, its own length
 /// and its seal, which was checked. Many packets arrive at once; comparing is cheaper than decoding each.

@@ -63,6 +63,7 @@ struct Report {
   std::vector<Rank> absent;  // not waited for
   Duration behind;           // started so much later than the median peer
   PolicySnapshot policy;
+  std::uint64_t weight = 0;  // first stage alone: of all that contributed
   ErrorCode error = ErrorCode::None;
   std::string message;      // for people; empty without an error
   std::vector<Rank> ranks;  // at fault

@@ -13,8 +13,8 @@ namespace {
 /// Hashed at once, from the stack: a few times what the widest kernel takes side by side.
 constexpr std::size_t kGroup = 16;
 
-/// What keys and numbers are derived for; each has a message of its own.
-enum class Purpose : std::uint8_t { Receiver = 1, Everybody = 2, SharedNumber = 3 };
+/// What keys and numbers are derived for; each has a message of its own. A part's lane is added to Part.
+enum class Purpose : std::uint8_t { Receiver = 1, Everybody = 2, SharedNumber = 3, Part = 4 };
 
 std::uint64_t derive(const SipKey& session, Purpose purpose, Rank rank, std::uint8_t half) {
   const std::array<std::byte, 4> message{std::byte(purpose), std::byte(half), std::byte(rank & 0xffu),
@@ -56,9 +56,18 @@ SipMessage message_of(const SipKey& key, const std::byte* header, std::span<cons
 
 Seal::Seal(const SipKey& session, Rank me)
     : kind_(Kind::Tag),
+      shared_number_(derive(session, Purpose::SharedNumber, 0, 0)),
       session_(session),
       mine_(derive_key(session, Purpose::Receiver, me)),
       everybody_(derive_key(session, Purpose::Everybody, 0)) {}
+
+Seal Seal::for_part(std::uint8_t lane, Rank first, Rank me) const {
+  if (kind_ == Kind::Token) return *this;
+  const auto purpose = static_cast<Purpose>(static_cast<std::uint8_t>(Purpose::Part) + lane);
+  Seal part(derive_key(session_, purpose, first), me);
+  part.shared_number_ = shared_number_;
+  return part;
+}
 
 const SipKey& Seal::opening_key(const std::byte* header) const {
   return is_for_everybody(header) ? everybody_ : mine_;
@@ -123,10 +132,6 @@ void Seal::open_all(std::span<const std::byte> packets, std::size_t stride,
     for (std::size_t i = 0; i < group; ++i)
       genuine[first + i] = equal(written(messages[i].head.data()), tags[i]);
   }
-}
-
-std::uint64_t Seal::shared_number() const {
-  return kind_ == Kind::Token ? token_ : derive(session_, Purpose::SharedNumber, 0, 0);
 }
 
 }  // namespace optireduce

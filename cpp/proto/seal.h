@@ -25,7 +25,7 @@ class Seal {
   enum class Kind : std::uint8_t { Token, Tag };
 
   // NOLINTNEXTLINE(google-explicit-constructor): a token is a seal
-  Seal(std::uint64_t token = 0) : token_(token) {}
+  Seal(std::uint64_t token = 0) : token_(token), shared_number_(token) {}
   /// The tags of rank `me`.
   Seal(const SipKey& session, Rank me);
 
@@ -40,8 +40,12 @@ class Seal {
   /// The same for packets of `stride` bytes, one behind the other; the last may be shorter.
   void open_all(std::span<const std::byte> packets, std::size_t stride, std::vector<bool>& genuine) const;
 
+  /// The seal of the `me`-th rank of a part of the group, which `lane` and `first`, its first rank, name: with
+  /// tags that nobody else's packets have. It shares the group's number.
+  Seal for_part(std::uint8_t lane, Rank first, Rank me) const;
+
   /// A number that all ranks share and others do not know. It says nothing about the key.
-  std::uint64_t shared_number() const;
+  std::uint64_t shared_number() const { return shared_number_; }
 
  private:
   const SipKey& opening_key(const std::byte* header) const;
@@ -49,6 +53,7 @@ class Seal {
 
   Kind kind_ = Kind::Token;
   std::uint64_t token_ = 0;
+  std::uint64_t shared_number_ = 0;
   SipKey session_, mine_, everybody_;
 };
 

@@ -47,23 +47,25 @@ std::vector<bool> bursts(std::uint32_t packets, double share, double mean_length
 
 }  // namespace
 
-bool Doom::strikes(std::span<const std::byte> packet, Rank to, std::uint64_t completed) {
+bool Doom::strikes(std::span<const std::byte> packet, Rank to, const Protocol& protocol) {
   const Decoded decoded = decode_opened(packet, true, ranks_);
   if (!decoded.header) return false;
   const Header& header = *decoded.header;
-  if (header.operation < static_cast<std::uint32_t>(completed))
+  if (header.operation < static_cast<std::uint32_t>(protocol.completed(header.lane)))
     return false;  // a simulation has fewer than 2^32
   if (!is_data(header.type) || !header.descriptor.bounded || header.operation < options_.first_operation ||
       header.descriptor.elements < options_.least_elements)
     return false;
   if ((header.flags & kFlagResent) != 0 && !is_hopeless(header.type)) return false;
-  const Stream stream{header.operation, header.type, header.sender, to};
+  const auto stage = static_cast<std::uint8_t>(static_cast<unsigned>(header.type) | header.lane << kLaneShift);
+  const Stream stream{header.operation, stage, header.sender, to};
   auto found = struck_.find(stream);
   if (found == struck_.end()) {
     if (header.operation >= kRememberedOperations)
       struck_.erase(struck_.begin(),
-                    struck_.lower_bound({header.operation - kRememberedOperations, PacketType{}, 0, 0}));
-    const Schedule schedule(header.descriptor, header.operation, ranks_, payload_bytes_, 0);
+                    struck_.lower_bound({header.operation - kRememberedOperations, 0, 0, 0}));
+    const Rank ranks = protocol.lane_ranks(header.lane);
+    const Schedule schedule(header.descriptor, header.operation, ranks, payload_bytes_, 0);
     found = struck_.emplace(stream, draw(stream, schedule.shard(header.shard).packets())).first;
   }
   const std::uint32_t index = header.offset / payload_bytes_;
@@ -76,9 +78,9 @@ bool Doom::is_hopeless(PacketType type) const {
 }
 
 std::vector<bool> Doom::draw(const Stream& stream, std::uint32_t packets) const {
-  const auto& [operation, type, from, to] = stream;
+  const auto& [operation, stage, from, to] = stream;
   Random random(seed_ ^ (std::uint64_t{operation} << 32 | std::uint64_t{from} << 17 | std::uint64_t{to} << 2 |
-                         static_cast<std::uint64_t>(type)));
+                         stage));
   switch (options_.pattern) {
     case DoomOptions::Pattern::Tail:
       return tail(packets, options_.share, random);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/packet.h"
+#include "proto/protocol.h"
 #include "sim/options.h"
 
 namespace optireduce::sim {
@@ -23,11 +24,12 @@ class Doom {
 
   bool any() const { return options_.share > 0; }
 
-  /// Whether this packet must not reach `to`, which has completed all operations below `completed`.
-  bool strikes(std::span<const std::byte> packet, Rank to, std::uint64_t completed);
+  /// Whether this packet must not reach `to`, whose protocol knows what it has completed.
+  bool strikes(std::span<const std::byte> packet, Rank to, const Protocol& protocol);
 
  private:
-  using Stream = std::tuple<std::uint32_t, PacketType, Rank, Rank>;  // operation, stage, from, to
+  /// Operation, lane and stage, from, to.
+  using Stream = std::tuple<std::uint32_t, std::uint8_t, Rank, Rank>;
 
   bool is_hopeless(PacketType type) const;
   bool in_storm(std::uint32_t operation, Rank to) const;

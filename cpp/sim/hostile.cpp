@@ -52,7 +52,9 @@ Bytes mangled(Bytes packet, Rank ranks, Random& random) {
       spoil(packet, kVersionAt, random);
       break;
     case 1:
-      packet[kTypeAt] = static_cast<std::byte>(random.chance(0.5) ? 0 : 11 + random.below(245));
+      packet[kTypeAt] = random.chance(0.5)
+                            ? static_cast<std::byte>(random.below(16) << kLaneShift)  // no type is 0 ...
+                            : packet[kTypeAt] | std::byte{0x80};                      // ... no lane 8
       break;
     case 2:
       packet[kSenderAt] =

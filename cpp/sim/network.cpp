@@ -47,15 +47,15 @@ Network::Network(SimOptions options)
     events_.add(departure.at, EventKind::Leave, departure.rank);
 }
 
-const Stats& Network::stats(Rank rank) const {
-  return endpoint(rank).stats();
+Stats Network::stats(Rank rank) const {
+  return protocol(rank).stats();
 }
 
-const Endpoint& Network::endpoint(Rank rank) const {
+const Protocol& Network::protocol(Rank rank) const {
   if (rank >= options_.ranks) {
     bad_argument("rank is " + std::to_string(rank) + ", must be below " + std::to_string(options_.ranks));
   }
-  return nodes_[rank]->endpoint();
+  return nodes_[rank]->protocol();
 }
 
 RunResult Network::run(const std::vector<Collective>& operations, Duration bound,
@@ -197,7 +197,7 @@ void Network::call(const Event& event) {
   note(EventKind::Call, event.rank, 0, event.index);
   Node& node = *nodes_[event.rank];
   const std::uint64_t number =
-      node.endpoint().start(node.clock(now_), mine.descriptor, mine.data,
+      node.protocol().start(node.clock(now_), mine.descriptor, mine.data,
                             {operation.timeout, mine.weight, mine.stream, mine.patience_bytes, mine.repairs});
   node.called[number] = event.index;
   pump(event.rank);
@@ -208,14 +208,14 @@ void Network::expire(const Event& event) {
   if (event.at == node.timer) node.timer = Time::never();
   if (node.deadline() > now_) return arm_timer(event.rank);  // it was moved to later meanwhile
   note(EventKind::Timer, event.rank, 0, 0);
-  node.endpoint().handle_timeout(node.clock(now_));
+  node.protocol().handle_timeout(node.clock(now_));
   pump(event.rank);
 }
 
 void Network::leave(Rank rank) {
   note(EventKind::Leave, rank, 0, 0);
   Node& node = *nodes_[rank];
-  node.endpoint().say_goodbye(node.clock(now_));
+  node.protocol().say_goodbye(node.clock(now_));
   pump(rank);
 }
 
@@ -246,7 +246,7 @@ void Network::count_event() {
 void Network::pump(Rank rank) {
   Node& node = *nodes_[rank];
   const Time shown = node.clock(now_);
-  for (transmit_.clear(); node.endpoint().poll_transmit(shown, transmit_); transmit_.clear()) {
+  for (transmit_.clear(); node.protocol().poll_transmit(shown, transmit_); transmit_.clear()) {
     count_event();
     send(rank, transmit_);
   }
@@ -256,7 +256,7 @@ void Network::pump(Rank rank) {
 
 void Network::collect_completions(Rank rank) {
   Node& node = *nodes_[rank];
-  while (auto report = node.endpoint().poll_completion()) {
+  while (auto report = node.protocol().poll_completion()) {
     const auto found = node.called.find(report->operation);
     if (found == node.called.end()) continue;
     const std::uint32_t index = found->second;

@@ -76,8 +76,8 @@ class Network {
 
   Time now() const { return now_; }
   Rank ranks() const { return options_.ranks; }
-  const Stats& stats(Rank rank) const;
-  const Endpoint& endpoint(Rank rank) const;
+  Stats stats(Rank rank) const;
+  const Protocol& protocol(Rank rank) const;
   const Counters& counters() const { return counters_; }
   /// Equal for equal options, operations and seeds.
   std::uint64_t trace_hash() const { return trace_.value(); }

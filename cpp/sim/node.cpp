@@ -26,7 +26,7 @@ Clock clock_of(Rank rank, const SimOptions& options) {
 Node::Node(const EndpointConfig& config, const SimOptions& options)
     : pauses_(pauses_of(config.rank, options.pauses)),
       clock_(clock_of(config.rank, options)),
-      endpoint_(config, pool_) {}
+      protocol_(make_protocol(config, options.rows, pool_)) {}
 
 Time Node::runs_at(Time now) const {
   for (bool moved = true; moved;) {  // pauses may overlap or follow each other
@@ -62,12 +62,12 @@ void Node::read_inbox(Time now, Counters& counters) {
       inbox_.pop_front();
       for (std::uint64_t left = delivery.mask; left != 0; left &= left - 1) {
         const auto packet = delivery.batch->packet(static_cast<std::uint32_t>(std::countr_zero(left)));
-        if (!builder.fits(packet.size())) endpoint_.handle_datagram(shown, builder.take());
+        if (!builder.fits(packet.size())) protocol_->handle_datagram(shown, builder.take());
         builder.add(packet);
         ++counters.delivered;
       }
     } while (coalesced && !inbox_.empty() && inbox_.front().coalesced && inbox_.front().from == from);
-    endpoint_.handle_datagram(shown, builder.take());
+    protocol_->handle_datagram(shown, builder.take());
   }
   inbox_bytes_ = 0;
 }

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <vector>
 
-#include "proto/endpoint.h"
+#include "proto/grid.h"
 #include "sim/clock.h"
 #include "sim/counters.h"
 #include "sim/options.h"
@@ -23,7 +24,7 @@ class Node {
   Time clock(Time now) const { return clock_.at(now); }
 
   /// When the endpoint wants to be woken, in the network's time.
-  Time deadline() const { return crashed_ ? Time::never() : clock_.when(endpoint_.poll_timeout()); }
+  Time deadline() const { return crashed_ ? Time::never() : clock_.when(protocol_->poll_timeout()); }
 
   /// When the rank runs again; `now` if it runs.
   Time runs_at(Time now) const;
@@ -38,8 +39,8 @@ class Node {
   void crash();
   bool crashed() const { return crashed_; }
 
-  Endpoint& endpoint() { return endpoint_; }
-  const Endpoint& endpoint() const { return endpoint_; }
+  Protocol& protocol() { return *protocol_; }
+  const Protocol& protocol() const { return *protocol_; }
 
   Time timer = Time::never();                     // the earliest Timer event that is under way
   Time wake = Time::never();                      // the Wake event that is under way
@@ -51,8 +52,8 @@ class Node {
 
   std::vector<Pause> pauses_;  // of this rank
   Clock clock_;
-  BufferPool pool_;  // outlives the endpoint, which holds buffers
-  Endpoint endpoint_;
+  BufferPool pool_;  // outlives the protocol, which holds buffers
+  std::unique_ptr<Protocol> protocol_;
   std::deque<Delivery> inbox_;
   std::size_t inbox_bytes_ = 0;
   bool crashed_ = false;

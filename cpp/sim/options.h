@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/config.h"
+#include "proto/lane.h"
 #include "proto/time.h"
 #include "sim/trace.h"
 
@@ -107,6 +108,7 @@ struct DoomOptions {
 
 struct SimOptions {
   Rank ranks = 2;
+  Rows rows;  // of a grid; empty: flat
   std::uint64_t seed = 0;
   Time begin;  // what the clock shows at first
 

@@ -105,7 +105,7 @@ TEST(a_crashed_rank_costs_its_bound_a_few_times_and_then_nothing) {
       CHECK_EQ(last.contributions_lost_bytes, 0u);
       CHECK(last.reduced_lost_bytes > 0);  // the shard that nobody owns
       CHECK(last.elapsed.seconds() < usual * 1.5);
-      CHECK(loop.network().endpoint(rank).absent(1));
+      CHECK(loop.network().protocol(rank).absent(1));
     }
   }
 }
@@ -143,7 +143,7 @@ TEST(a_stopped_rank_is_left_alone_and_waited_for_again_when_it_is_in_step) {
     CHECK(loop.result().finished);
     CHECK_RIGHT(loop);
     CHECK(longest_over_bound(loop, 140, {0, 1, 3}) <= 1.0);
-    CHECK(!loop.network().endpoint(0).absent(2));
+    CHECK(!loop.network().protocol(0).absent(2));
     CHECK_EQ(loop.network().stats(0).absences, stopped_ms > 1'000 ? 1u : 0u);
     // How many operations ended without it after it ran again.
     Time now = at(9'900);

@@ -179,9 +179,9 @@ TEST(endpoints_go_quiet) {
       test.forget_buckets();
       CHECK(test.network().settle(kSecond));
       for (Rank rank = 0; rank < 4; ++rank) {
-        CHECK(test.network().endpoint(rank).poll_timeout() == Time::never());
-        CHECK(test.network().endpoint(rank).idle());
-        if (loss == 0) CHECK(test.network().endpoint(rank).everyone_caught_up());
+        CHECK(test.network().protocol(rank).poll_timeout() == Time::never());
+        CHECK(test.network().protocol(rank).idle());
+        if (loss == 0) CHECK(test.network().protocol(rank).everyone_caught_up());
       }
     }
   }

@@ -118,8 +118,8 @@ TEST(owners_forget_when_nobody_wants_anything_any_more) {
   Training training(options);
   for (int step = 0; step < 12; ++step) training.step();
   CHECK(training.network.settle(Duration::millis(10'000)));
-  for (Rank rank = 0; rank < 3; ++rank) CHECK(!training.network.endpoint(rank).wants_late_packets());
-  for (Rank rank = 0; rank < 3; ++rank) CHECK_EQ(training.network.endpoint(rank).archived_bytes(), 0u);
+  for (Rank rank = 0; rank < 3; ++rank) CHECK(!training.network.protocol(rank).wants_late_packets());
+  for (Rank rank = 0; rank < 3; ++rank) CHECK_EQ(training.network.protocol(rank).archived_bytes(), 0u);
 }
 
 TEST(a_gather_gives_everybody_all_parts_and_keeps_what_does_not_come) {

@@ -140,7 +140,7 @@ TEST(a_rank_that_the_group_never_reaches_is_served_singly_in_the_end) {
   for (Rank rank = 0; rank < 4; ++rank) {
     const bool reaches_all = rank == 2;  // it is the others that do not reach it
     CHECK_EQ(test.network().stats(rank).multicast_fallbacks, reaches_all ? 0u : 1u);
-    CHECK_EQ(test.network().endpoint(rank).multicasts(), reaches_all);
+    CHECK_EQ(test.network().protocol(rank).multicasts(), reaches_all);
   }
   const std::uint64_t resent = test.total(&Stats::resent_bytes);
   test.add(floats(kElements));

@@ -209,7 +209,7 @@ TEST(whatever_is_sent_again_later_changes_nothing) {
     CHECK_EQ(a.lost_bytes, b.lost_bytes);
     CHECK_EQ(b.forged_packets, 0u);
     for (Rank peer = 0; peer < kLeaver; ++peer)
-      if (peer != rank) CHECK(!disturbed.network().endpoint(rank).absent(peer));
+      if (peer != rank) CHECK(!disturbed.network().protocol(rank).absent(peer));
   }
 }
 

@@ -1,0 +1,136 @@
+// Grids over the simulator.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "bounded_case.h"
+
+namespace gridcase {
+
+using namespace boundedcase;
+
+/// Consecutive ranks in so many rows.
+inline Rows rows_of(Rank ranks, Rank groups) {
+  Rows rows(groups);
+  for (Rank rank = 0; rank < ranks; ++rank) rows[rank / (ranks / groups)].push_back(rank);
+  return rows;
+}
+
+inline sim::SimOptions grid_of(Rank ranks, Rank groups, std::uint64_t seed = 1) {
+  sim::SimOptions options;
+  options.ranks = ranks;
+  options.rows = rows_of(ranks, groups);
+  options.seed = seed;
+  options.protocol.bound.warmup_operations = 5;
+  return options;
+}
+
+/// What every rank contributes to an element: every mean of it is the same, whoever is missing.
+inline float common(std::size_t element) {
+  return static_cast<float>(1 + element % 7);
+}
+
+struct GridLoop {
+  std::uint32_t elements = 20'000;
+  std::size_t operations = 10;
+  Duration compute = Duration::millis(1);
+  Duration first_start{};
+  std::uint32_t stream = 0;
+  std::size_t at_once = 1;  // operations that are started together
+};
+
+/// A training loop in which every value can be told from a wrong one.
+class CommonLoop {
+ public:
+  explicit CommonLoop(const sim::SimOptions& options) : options_(options), network_(options) {}
+
+  const sim::RunResult& run(const GridLoop& loop) {
+    loop_ = loop;
+    results_.assign(loop.operations, std::vector<std::vector<float>>(options_.ranks));
+    std::vector<std::vector<std::vector<float>>> buckets(loop.operations);
+    std::vector<sim::Collective> collectives(loop.operations);
+    const Descriptor descriptor{loop.elements, DType::Float32, ReduceOp::Mean, true};
+    for (std::size_t i = 0; i < loop.operations; ++i) {
+      for (Rank rank = 0; rank < options_.ranks; ++rank) {
+        auto& bucket = buckets[i].emplace_back(loop.elements);
+        for (std::size_t e = 0; e < bucket.size(); ++e) bucket[e] = common(e);
+        const bool follows = loop.at_once == 1 && i != 0;
+        const Duration start = follows ? loop.compute
+                                       : loop.first_start + loop.compute * static_cast<int>(i / loop.at_once);
+        collectives[i].calls.push_back({descriptor, reinterpret_cast<std::byte*>(bucket.data()), start, 1,
+                                        follows, loop.stream});
+      }
+    }
+    const auto hook = [&](std::size_t operation, Rank rank, const Report&) {
+      results_[operation][rank] = std::move(buckets[operation][rank]);
+    };
+    result_ = network_.run(collectives, Duration::millis(600'000), hook);
+    return result_;
+  }
+
+  bool has_report(std::size_t operation, Rank rank) const {
+    return result_.reports[operation][rank].has_value();
+  }
+  const Report& report(std::size_t operation, Rank rank) const { return *result_.reports[operation][rank]; }
+  const std::vector<float>& values(std::size_t operation, Rank rank) const {
+    return results_[operation][rank];
+  }
+  sim::Network& network() { return network_; }
+  const sim::RunResult& result() const { return result_; }
+
+  /// The first value that should not be; empty: none.
+  std::string why_wrong() const {
+    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+      std::vector<double> behind(loop_.elements, 0);
+      for (std::size_t i = 0; i < loop_.operations; ++i) {
+        if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) continue;
+        const std::string why = why_wrong(i, rank, behind);
+        if (!why.empty()) return "operation " + std::to_string(i) + " on rank " + std::to_string(rank) + why;
+      }
+      // What comes late makes up for what was missing, never for more.
+      for (std::size_t e = 0; e < loop_.elements && complete_on(rank); ++e) {
+        if (behind[e] < -1e-3) return "rank " + std::to_string(rank) + " got more than was given";
+      }
+    }
+    return "";
+  }
+
+ private:
+  bool complete_on(Rank rank) const {
+    for (std::size_t i = 0; i < loop_.operations; ++i) {
+      if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) return false;
+    }
+    return true;
+  }
+
+  std::string why_wrong(std::size_t operation, Rank rank, std::vector<double>& behind) const {
+    const Report& told = report(operation, rank);
+    std::vector<bool> lost(loop_.elements, false);
+    for (const Hole& hole : told.holes) {
+      if (hole.stage != PacketType::Reduced) continue;
+      for (std::size_t e = hole.begin / 4; e < (hole.begin + hole.bytes) / 4; ++e) lost[e] = true;
+    }
+    const bool weakened = told.contributions_lost_bytes != 0 || !told.absent.empty();
+    for (std::size_t e = 0; e < loop_.elements; ++e) {
+      const double value = values(operation, rank)[e], right = common(e);
+      behind[e] += right - value;
+      const bool exact = std::abs(value - right) <= 1e-5 * right;
+      const bool less = value >= 0 && value < right;
+      const bool corrected = loop_.stream != 0 && value > right;
+      if (exact || corrected || (less && (lost[e] || weakened))) continue;
+      return ", element " + std::to_string(e) + ": " + std::to_string(value) + " instead of " +
+             std::to_string(right) + (lost[e] ? " (lost)" : "") + (weakened ? " (weakened)" : "");
+    }
+    return "";
+  }
+
+  sim::SimOptions options_;
+  sim::Network network_;
+  GridLoop loop_;
+  std::vector<std::vector<std::vector<float>>> results_;  // by operation and rank
+  sim::RunResult result_;
+};
+
+}  // namespace gridcase
