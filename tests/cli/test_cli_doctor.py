@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 import optireduce.cli
 from optireduce.cli import main
 from optireduce.cli.doctor import kernel, network, reach, software
-from optireduce.cli.doctor.command import judge, parse_peer
+from optireduce.cli.doctor.command import judge, judge_group, parse_peer
 from optireduce.cli.doctor.finding import Finding, Verdict
+from optireduce.cli.doctor.group import group_round_trip, join_everywhere
 from optireduce.cli.doctor.reach import Probe, is_probe, open_listener, serve
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,6 +47,8 @@ pytestmark = pytest.mark.timeout(60)
         (judge(Probe(1472, 1500, 5, 0, None), 1228), Verdict.BROKEN, "OPTIREDUCE_MTU=1228"),
         (judge(Probe(1472, 1500, 20, 19, 1e-4), 1500), Verdict.SLOW, "1 % up to 75 %"),
         (judge(Probe(1472, 1500, 20, 20, 1e-4), 1500), Verdict.OK, ""),
+        (judge_group(1e-4), Verdict.OK, ""),
+        (judge_group(None), Verdict.SLOW, "Config.multicast"),
     ],
 )
 def test_verdicts(finding: Finding, verdict: Verdict, advice: str) -> None:
@@ -103,6 +107,16 @@ def test_a_peer_that_does_not_listen_is_broken(capsys: pytest.CaptureFixture[str
     assert "--listen" in capsys.readouterr().out
 
 
+def test_a_listener_outside_the_group_is_told_from_one_inside() -> None:
+    for inside in (False, True):
+        with open_listener(0) as sock, ThreadPoolExecutor() as pool:
+            if inside:
+                join_everywhere(sock)
+            asked = pool.submit(group_round_trip, "127.0.0.1", sock.getsockname()[1])
+            serve(sock, 0.5)
+            assert (asked.result() is not None) is inside
+
+
 def test_a_silent_peer_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "_PATIENCE_SECONDS", 0.02)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
@@ -119,9 +133,11 @@ def test_listen_and_peer_as_commands(capsys: pytest.CaptureFixture[str]) -> None
             assert listener.stdout is not None
             announced = re.search(r"UDP port (\d+)", listener.stdout.readline())
             assert announced is not None
-            assert main(["doctor", "--peer", f"localhost:{announced[1]}"]) == 0
+            assert main(["doctor", "--peer", f"127.0.0.1:{announced[1]}"]) == 0
         finally:
             listener.terminate()
-    sizes = re.findall(r"(\d+)-byte packets.*round trip.* 0 of 20 lost", capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert re.search(r"multicast.*arrives, round trip", out)
+    sizes = re.findall(r"(\d+)-byte packets.*round trip.* 0 of 20 lost", out)
     assert len(sizes) >= 4
     assert int(sizes[-1]) >= 65_535 - 48  # up to the MTU of loopback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -108,6 +109,21 @@ def test_a_link_carries_no_more_than_its_rate() -> None:
         allowed = 65_536 + 1e6 / 8 * (time.monotonic() - began)
     assert 0 < queue.sent_bytes <= allowed
     assert allowed < packets * payload, "the machine was too slow for this test to show anything"
+
+
+@needs_a_lab
+def test_hosts_may_send_more_slowly_than_they_receive() -> None:
+    with Lab(hosts=1, rate="200mbit", egress_rate="50mbit") as lab:
+        shown = lab.run(0, ["tc", "-j", "qdisc", "show", "dev", "eth0"], check=True, capture_output=True)
+        assert json.loads(shown.stdout)[0]["options"]["rate"] == 50e6 / 8
+        switch = ["ip", "netns", "exec", f"{lab.name}-switch", "tc", "-j", "qdisc", "show", "dev", "port0"]
+        shown = subprocess.run(switch, check=True, capture_output=True, timeout=LIMIT_SECONDS)
+        assert json.loads(shown.stdout)[0]["options"]["rate"] == 200e6 / 8
+
+
+def test_what_hosts_send_is_not_shaped_alone() -> None:
+    with pytest.raises(LabError, match="egress_rate = '50mbit' is not usable: it needs a rate too"):
+        Lab(rate=None, egress_rate="50mbit")
 
 
 @needs_a_lab
@@ -233,7 +249,14 @@ def test_missing_programs_are_named_all_at_once(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("hosts", 0), ("rate", "fast"), ("rate", "0mbit"), ("switch_queue", "-1"), ("burst", "some")],
+    [
+        ("hosts", 0),
+        ("rate", "fast"),
+        ("rate", "0mbit"),
+        ("egress_rate", "slow"),
+        ("switch_queue", "-1"),
+        ("burst", "some"),
+    ],
 )
 def test_settings_that_cannot_work_are_named(field: str, value: Any) -> None:
     with pytest.raises(LabError, match=f"{field} = {value!r} is not usable"):

@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from labs import needs_a_lab
 
+from optireduce.cli import main
+from optireduce.cli.lab import settings
+from optireduce.cli.lab.settings import chosen_systems, default_systems
 from optireduce.lab import Lab
 
 LIMIT_SECONDS = 90
@@ -51,13 +55,13 @@ with group, optireduce.exact():
 
 
 def reduce_on(
-    lab: Lab, directory: Path, settings: dict[str, Any], stray: int | None = None
+    lab: Lab, directory: Path, config: dict[str, Any], stray: int | None = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """What the ranks found, and what they logged."""
     script = directory / "rank.py"
     script.write_text(RANK.replace("ELEMENTS", str(ELEMENTS)))
     ranks = len(lab.addresses)
-    rest = [ranks, f"{lab.addresses[0]}:29500", settings, stray]
+    rest = [ranks, f"{lab.addresses[0]}:29500", config, stray]
     processes = [
         lab.popen(
             rank,
@@ -131,3 +135,24 @@ def test_a_rank_in_the_wrong_group_is_no_reason_to_hang(tmp_path: Path) -> None:
         found, log = reduce_on(lab, tmp_path, {"multicast": "auto"}, stray=0)
         assert all(rank["exact"] and not rank["stats"]["multicast"] for rank in found)
         assert any("rank 0 does not hear ranks 1, 2" in line for line in log)
+
+
+@needs_a_lab
+def test_the_bench_compares_it_with_unicast(tmp_path: Path) -> None:
+    options = ["--hosts", "3", "--egress", "100mbit", "--bytes", "256K", "--iterations", "2", "--warmup", "3"]
+    found = tmp_path / "found.json"
+    systems = ["--systems", "optireduce,multicast"]
+    assert main(["lab", "bench", "quiet", *systems, *options, "--json", str(found)]) == 0
+    result = json.loads(found.read_text())
+    sent = {row["system"]: row["sent_bytes"] for row in result["figures"]}
+    assert sent["multicast"] < sent["optireduce"]
+    assert all(rank["multicast_bytes_sent"] > 0 for rank in result["counters"]["multicast"])
+
+
+def test_the_bench_s_settings_are_for_both_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "mpi_is_installed", lambda: False)
+    ours, multicast, papers = chosen_systems("optireduce,multicast,papers", {"wire": "bf16"})
+    assert ours.settings == {"wire": "bf16"}
+    assert multicast.settings == {"wire": "bf16", "multicast": "on"}
+    assert "wire" not in papers.settings
+    assert "multicast" not in default_systems().split(",")

@@ -54,9 +54,10 @@ class Lab:
         if not 1 <= hosts <= _MOST_HOSTS:
             raise LabError(f"hosts = {hosts!r} is not usable: it must be from 1 to {_MOST_HOSTS}")
         if rate is None and egress_rate is not None:
-            raise LabError(f"egress_rate = {egress_rate!r} is not usable without a rate: give both")
-        for speed in filter(None, (rate, egress_rate)):
-            shaping.bits_per_second(speed)
+            raise LabError(f"egress_rate = {egress_rate!r} is not usable: it needs a rate too")
+        for name, speed in (("rate", rate), ("egress_rate", egress_rate)):
+            if speed is not None:
+                shaping.bits_per_second(speed, name)
         self.rate = rate
         self._egress_rate = egress_rate or rate
         self.name = f"optireduce-lab-{os.getpid()}-{next(_serial)}"

@@ -36,12 +36,12 @@ class Link:
     """The switch port's queue towards the host; what does not fit is dropped."""
 
 
-def bits_per_second(rate: str) -> float:
-    """The speed in ``200mbit``, ``1gbit`` or ``800kbit``."""
+def bits_per_second(rate: str, name: str = "rate") -> float:
+    """The speed in ``200mbit``, ``1gbit`` or ``800kbit``; ``name`` is the setting, for the error."""
     match = _RATE.fullmatch(rate)
     value = float(match[1]) * _RATE_UNITS[match[2].lower()] if match else 0.0
     if value <= 0:
-        raise LabError(f"rate = {rate!r} is not usable: it must be a speed such as '200mbit' or '1gbit'")
+        raise LabError(f"{name} = {rate!r} is not usable: it must be a speed such as '200mbit' or '1gbit'")
     return value
 
 

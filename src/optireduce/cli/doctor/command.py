@@ -11,6 +11,7 @@ from ..console import print_table, say
 from ..errors import CommandFailed, UsageError
 from ..units import format_seconds
 from .finding import Finding, Verdict, render
+from .group import group_round_trip, join_everywhere
 from .reach import Probe, open_listener, probe_path, serve
 
 
@@ -28,7 +29,7 @@ def doctor(
 
     Between two hosts: run `optireduce doctor --listen` on one and `optireduce doctor --peer HOST:PORT` on
     the other, with the port the first one prints. Packets of several sizes up to the path's MTU are
-    exchanged; round-trip time and loss are shown.
+    exchanged, and a few by multicast; round-trip time and loss are shown.
 
     The exit code is 1 when something is broken.
     """
@@ -66,6 +67,7 @@ def _listen(port: int, seconds: float) -> None:
     except OSError as error:
         raise CommandFailed(f"--listen: UDP port {port} cannot be opened: {error.strerror}") from error
     with sock:
+        join_everywhere(sock)
         chosen = sock.getsockname()[1]
         say(f"listening on UDP port {chosen} for {seconds:g} s")
         say(f"on the other host: optireduce doctor --peer THIS_HOST:{chosen}")
@@ -96,6 +98,8 @@ def _examine_path(host: str, port: int) -> Iterator[Finding]:
     largest_passing = max((probe.packet_bytes for probe in probes if probe.answered), default=None)
     for probe in probes:
         yield judge(probe, largest_passing)
+    if largest_passing is not None:
+        yield judge_group(group_round_trip(host, port))
 
 
 def judge(probe: Probe, largest_passing: int | None) -> Finding:
@@ -108,6 +112,14 @@ def judge(probe: Probe, largest_passing: int | None) -> Finding:
         advice = "lost packets are sent again: 0.1 % loss costs up to 25 % more time, 1 % up to 75 %"
         return Finding(what, found, Verdict.SLOW, advice)
     return Finding(what, found, Verdict.OK)
+
+
+def judge_group(rtt_seconds: float | None) -> Finding:
+    """What the probe by multicast tells."""
+    if rtt_seconds is None:
+        advice = 'Config.multicast = "on" would fail: leave it "off", or let switches and firewalls pass it'
+        return Finding("multicast", "does not arrive", Verdict.SLOW, advice)
+    return Finding("multicast", f"arrives, round trip {format_seconds(rtt_seconds)}", Verdict.OK)
 
 
 def _why_nothing_passes(largest_passing: int | None) -> str:

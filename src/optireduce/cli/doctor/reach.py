@@ -117,14 +117,14 @@ def _probe(sock: socket.socket, payload: int, header: int) -> Probe:
 
 def _round_trip(sock: socket.socket, number: int, payload: int) -> float | None:
     """Seconds until the answer to this very probe, or None."""
-    probe = _HEADER.pack(_MAGIC, b"P", number).ljust(payload, b"\0")
+    probe = probe_packet(number, payload)
     start = time.monotonic()
     try:
         sock.send(probe)
         while (left := start + _PATIENCE_SECONDS - time.monotonic()) > 0:
             sock.settimeout(left)
             answer = sock.recv(65_536)
-            if _answers(answer, number, payload):
+            if answer_to(answer, number, payload):
                 return time.monotonic() - start
     except TimeoutError:
         return None
@@ -135,5 +135,11 @@ def _round_trip(sock: socket.socket, number: int, payload: int) -> float | None:
     return None
 
 
-def _answers(packet: bytes, number: int, payload: int) -> bool:
+def probe_packet(number: int, payload: int) -> bytes:
+    """What a listener sends back."""
+    return _HEADER.pack(_MAGIC, b"P", number).ljust(payload, b"\0")
+
+
+def answer_to(packet: bytes, number: int, payload: int) -> bool:
+    """Whether it is what a listener made of that probe."""
     return len(packet) == payload and packet.startswith(_MAGIC + b"E") and _number(packet) == number
