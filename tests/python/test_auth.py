@@ -218,6 +218,31 @@ def test_ranks_use_what_auto_means_for_their_addresses(
     assert len(given[0][2]) == SECRET_BYTES
 
 
+def test_no_secret_stays_in_the_store_or_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[bytes] = []
+
+    def draw() -> bytes:
+        drawn.append(new_secret())
+        return drawn[-1]
+
+    monkeypatch.setattr(connect, "new_secret", draw)
+    store = MemoryStore()
+    seen: list[bytes] = []
+    publish = store.set
+    monkeypatch.setattr(store, "set", lambda key, value: (seen.append(value), publish(key, value)))
+
+    def look(rank: int) -> str:
+        with Communicator(rank, 2, store, LOOPBACK) as group:
+            return f"{group!r} {vars(group)!r} {group.stats()!r}"
+
+    shown = " ".join(results(2, look))
+    (secret,) = drawn
+    assert any(secret.hex() in value.decode() for value in seen)  # it did travel through the store
+    assert not any(secret.hex() in value.decode() for value in store.values())
+    assert secret.hex() not in shown
+    assert repr(secret)[2:-1] not in shown
+
+
 def test_every_group_has_a_secret_of_its_own() -> None:
     assert len({new_secret() for _ in range(100)}) == 100
 
