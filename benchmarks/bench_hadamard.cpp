@@ -1,15 +1,12 @@
 // How fast hadamard_encode() and hadamard_decode() are, as GB/s of encoded floats, beside memcpy of as many
 // bytes in the same run.
 //
-// Times are medians of CPU time, which other programs on the machine disturb less than the clock on the wall;
-// the contenders take turns. "both" is an encode and a decode: bytes / (time of one + time of the other).
+// Times are medians of CPU time. "both" is an encode and a decode: bytes / (time of one + time of the other).
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
-#include <functional>
 #include <memory>
 #include <new>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "kernels/hadamard.h"
 #include "kernels/hadamard_variants.h"
 #include "kernels/reduce.h"
+#include "race.h"
 
 using namespace optireduce;
 
@@ -26,7 +24,7 @@ constexpr std::size_t kMiB = 1 << 20;
 constexpr std::size_t kLargestBytes = 100 * kMiB;
 /// Room for the padding on the wire.
 constexpr std::size_t kBufferBytes = kLargestBytes + kLargestBytes / 64;
-constexpr int kRounds = 15;
+constexpr std::size_t kRounds = 15;
 /// Repetitions in one round add up to about this much, enough for the clock.
 constexpr std::size_t kRoundBytes = 50 * kMiB;
 constexpr std::align_val_t kPage{4096};
@@ -41,29 +39,6 @@ Buffer make_buffer() {
   Buffer buffer(static_cast<std::byte*>(::operator new[](kBufferBytes, kPage)));
   std::memset(buffer.get(), 0x3f, kBufferBytes);
   return buffer;
-}
-
-double seconds_per_call(const std::function<void()>& call, std::size_t repetitions) {
-  const std::clock_t start = std::clock();
-  for (std::size_t i = 0; i < repetitions; ++i) call();
-  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / static_cast<double>(repetitions);
-}
-
-/// The median seconds of one call of each contender.
-std::vector<double> race(const std::vector<std::function<void()>>& contenders, std::size_t repetitions) {
-  std::vector<std::vector<double>> times(contenders.size());
-  for (const auto& contender : contenders) contender();
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < contenders.size(); ++i) {
-      times[i].push_back(seconds_per_call(contenders[i], repetitions));
-    }
-  }
-  std::vector<double> medians;
-  for (auto& rounds : times) {
-    std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
-    medians.push_back(rounds[kRounds / 2]);
-  }
-  return medians;
 }
 
 struct Memory {
@@ -84,7 +59,7 @@ void print_row(Memory& memory, DType dtype, std::size_t elements, std::size_t sh
             [=] { hadamard_decode(dtype, wire, layout, 1, {}, kHadamardCap, out); },
             [=] { hadamard_plain.encode(dtype, in, layout, 1, wire); },
             [=, &scales] { hadamard_plain.decode(dtype, wire, layout, 1, scales.data(), out); }},
-           std::max<std::size_t>(1, kRoundBytes / bytes));
+           std::max<std::size_t>(1, kRoundBytes / bytes), kRounds);
   const auto rate = [bytes](double seconds) { return static_cast<double>(bytes) / seconds / 1e9; };
   const double copy = rate(times[0]), encode = rate(times[1]), both = rate(times[1] + times[2]);
   std::printf("%10zu %9s %6zu %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f\n", elements, name_of(dtype),

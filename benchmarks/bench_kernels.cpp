@@ -1,55 +1,30 @@
 // How fast reduce() is, as GB/s of input read, beside memcpy of one input in the same run.
 //
 // "hot" is the engine's case: chunks of 64 KB that have just arrived. "cold" is a 25 MB bucket from memory.
-// Times are medians; the contenders take turns, so that a noisy neighbour disturbs all alike.
+// Times are medians of CPU time.
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "kernels/reduce.h"
 #include "kernels/reduce_variants.h"
+#include "race.h"
 
 using namespace optireduce;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kMaxInputs = 8;
 constexpr std::size_t kHotBytes = 64 * 1024;
 constexpr std::size_t kColdBytes = 25 * 1000 * 1000;
-constexpr int kRounds = 7;
+constexpr std::size_t kRounds = 7;
 /// Repetitions in one round add up to about this much input, enough for the clock.
 constexpr std::size_t kRoundBytes = 50 * 1000 * 1000;
-
-double seconds_per_call(const std::function<void()>& call, std::size_t repetitions) {
-  const auto start = Clock::now();
-  for (std::size_t i = 0; i < repetitions; ++i) call();
-  return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(repetitions);
-}
-
-/// The median seconds of one call of each contender.
-std::vector<double> race(const std::vector<std::function<void()>>& contenders, std::size_t repetitions) {
-  std::vector<std::vector<double>> times(contenders.size());
-  for (const auto& contender : contenders) contender();
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < contenders.size(); ++i) {
-      times[i].push_back(seconds_per_call(contenders[i], repetitions));
-    }
-  }
-  std::vector<double> medians;
-  for (auto& rounds : times) {
-    std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
-    medians.push_back(rounds[kRounds / 2]);
-  }
-  return medians;
-}
 
 double gigabytes_per_second(std::size_t bytes, double seconds) {
   return static_cast<double>(bytes) / seconds / 1e9;
@@ -77,7 +52,7 @@ void print_row(Memory& memory, DType dtype, std::size_t inputs, std::size_t byte
   };
   const auto times = race({with(&reduce, 1.0), with(&reduce, static_cast<double>(inputs + 1)),
                            with(&reduce_plain, 1.0), [=] { std::memcpy(out, sources[0], bytes); }},
-                          std::max<std::size_t>(1, kRoundBytes / (inputs * bytes)));
+                          std::max<std::size_t>(1, kRoundBytes / (inputs * bytes)), kRounds);
   const std::size_t read = inputs * bytes;
   const double sum = gigabytes_per_second(read, times[0]);
   const double copy = gigabytes_per_second(bytes, times[3]);
@@ -91,7 +66,7 @@ void print_copy(Memory& memory, std::size_t bytes) {
   const std::byte* const source = memory.pointers[0];
   const auto times =
       race({[=] { copy_streaming(out, source, bytes); }, [=] { std::memcpy(out, source, bytes); }},
-           std::max<std::size_t>(1, kRoundBytes / bytes));
+           std::max<std::size_t>(1, kRoundBytes / bytes), kRounds);
   std::printf("# copy_streaming %zu bytes: %.2f GB/s, memcpy %.2f GB/s\n", bytes,
               gigabytes_per_second(bytes, times[0]), gigabytes_per_second(bytes, times[1]));
 }

@@ -65,7 +65,10 @@ class StoreExchange:
         self._round += 1
         self._publish(f"{prefix}/{self.rank}", value)
         if self.rank == 0:
-            self._publish(f"{prefix}/all", self._collect(prefix, timeout_seconds))
+            collected = self._collect(prefix, timeout_seconds)
+            if "values" in collected:
+                self._forget_before(self._round - 1)
+            self._publish(f"{prefix}/all", collected)
         try:
             answer = self._read(f"{prefix}/all", timeout_seconds + _GRACE_SECONDS)
         except _Missing:
@@ -78,6 +81,13 @@ class StoreExchange:
                 f"rank(s) {names} did not come within {timeout_seconds:g} s; did they start?", missing
             )
         return list(answer["values"])
+
+    def _forget_before(self, index: int) -> None:
+        """Whoever has come to a round has read the one before. It may hold the group's secret, which should
+        not stay in a store that lives on."""
+        if index > 0:
+            for name in (self.rank, "all"):
+                self._publish(f"{self._prefix}/{index - 1}/{name}", None)
 
     def leave(self, timeout_seconds: float) -> None:
         """Rank 0 returns when nobody needs the store any more, so that whoever serves it may stop."""

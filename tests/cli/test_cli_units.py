@@ -82,6 +82,7 @@ def test_the_same_size_spelled_twice_is_a_repetition() -> None:
 
 def test_backends_are_lower_case_and_known() -> None:
     assert parse_backends("Gloo,optireduce") == ("gloo", "optireduce")
+    assert parse_backends("optireduce:token,optireduce:mac") == ("optireduce:token", "optireduce:mac")
 
 
 @pytest.mark.parametrize("name", ["glue", "nccl", "undefined"])

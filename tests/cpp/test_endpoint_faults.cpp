@@ -365,6 +365,22 @@ TEST(every_forged_packet_is_counted) {
   }
 }
 
+// Whoever can seal packets gets past the seal: their fields are checked all the same.
+TEST(nonsense_under_a_right_seal_changes_nothing) {
+  for (const Seal::Kind seal : kSeals) {
+    sim::SimOptions options = group(4);
+    options.hostile.mangle = options.hostile.truncate = 1;
+    options.seal = seal;
+    Case test(options);
+    for (int i = 0; i < 3; ++i) test.add(floats(15'013));
+    test.run();
+    CHECK_EXACT(test);
+    CHECK_EQ(test.total(&Stats::forged_packets), 0u);
+    CHECK(test.total(&Stats::invalid_packets) > 500);
+    CHECK(test.total(&Stats::malformed_packets) > 50);
+  }
+}
+
 // Whatever bit somebody on the path changes, in a header, a payload or a tag.
 TEST(every_changed_packet_is_counted_as_forged) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {

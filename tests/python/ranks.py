@@ -35,6 +35,11 @@ class MemoryStore:
         self.wait([key], timedelta(seconds=LIMIT_SECONDS))
         return self._values[key]
 
+    def values(self) -> list[bytes]:
+        """All that is stored now."""
+        with self._changed:
+            return list(self._values.values())
+
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         with self._changed:
             if not self._changed.wait_for(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .errors import UsageError
 from .units import parse_list
 
-_KNOWN = ("gloo", "optireduce")
+# Ours also with what its packets prove, to compare the two.
+_KNOWN = ("gloo", "optireduce", "optireduce:mac", "optireduce:token")
 
 
 def parse_backends(text: str) -> tuple[str, ...]:

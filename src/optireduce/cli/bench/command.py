@@ -31,7 +31,11 @@ _SILENCE_SECONDS = 2.5 * OPERATION_SECONDS
 
 def bench(
     backends: Annotated[
-        str, typer.Option(help="Backends to compare; the first is what the others are compared with.")
+        str,
+        typer.Option(
+            help="Backends to compare; the first is what the others are compared with. optireduce:mac and "
+            "optireduce:token: ours with that auth."
+        ),
     ] = "gloo,optireduce",
     nproc: Annotated[str, typer.Option(help="Numbers of local ranks.")] = "2,4,8",
     sizes: Annotated[

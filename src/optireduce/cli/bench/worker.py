@@ -14,6 +14,7 @@ from datetime import timedelta
 from multiprocessing.synchronize import Barrier
 from typing import TYPE_CHECKING, Any
 
+from ...config import Config
 from ...exactness import exact
 from ..ranks import Seat, join_group
 from .plan import ELEMENT_BYTES, Block, Plan, Verified
@@ -38,12 +39,21 @@ def run_rank(seat: Seat, plan: Plan, all_done: Barrier) -> None:
     torch.set_num_threads(1)
     timeout = timedelta(seconds=OPERATION_SECONDS)
     join_group(seat, "gloo", timeout)
-    groups = {name: dist.new_group(backend=name, timeout=timeout) for name in plan.backends}
+    groups = {name: _new_group(name, timeout) for name in plan.backends}
     rank = _Rank(seat, plan, groups, all_done)
     for size in plan.sizes:
         rank.measure_size(size)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _new_group(name: str, timeout: timedelta) -> Group:
+    """``name``: a backend, ours perhaps with what its packets prove (``optireduce:mac``)."""
+    import torch.distributed as dist
+
+    backend, _, auth = name.partition(":")
+    options = Config.from_env(auth=auth) if auth else None
+    return dist.new_group(backend=backend, timeout=timeout, pg_options=options)
 
 
 class _Rank:
@@ -132,7 +142,7 @@ def pattern(ranks: Iterable[int], elements: int, dtype: str) -> torch.Tensor:
 def losses(backend: str, group: Group) -> tuple[int, ...]:
     """Of this rank, since its group formed: datagrams lost because a receive buffer was full, and bytes of
     results lost at deadlines. Nothing for backends that do not count."""
-    if backend != "optireduce":
+    if backend.partition(":")[0] != "optireduce":
         return ()
     import optireduce
 
