@@ -187,6 +187,13 @@ void bind_sim_options(nb::module_& m) {
           },
           nb::arg("pattern"), nb::arg("hopeless"), nb::arg("share"), nb::arg("burst_packets"),
           nb::arg("first_operation"), nb::arg("least_elements"))
+      .def(
+          "set_hostile",
+          [](SimOptions& o, double forge, double truncate, double mangle, double replay, double replay_delay) {
+            o.hostile = {forge, truncate, mangle, replay, sim_seconds("replay_delay_seconds", replay_delay)};
+          },
+          nb::arg("forge"), nb::arg("truncate"), nb::arg("mangle"), nb::arg("replay"),
+          nb::arg("replay_delay_seconds"))
       .def_rw("coalesce", &SimOptions::coalesce)
       .def_rw("receive_buffer_bytes", &SimOptions::receive_buffer_bytes)
       .def_rw("max_events", &SimOptions::max_events);

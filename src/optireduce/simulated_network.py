@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Literal, NamedTuple, TypeVar
 
 from . import _core
@@ -94,6 +94,21 @@ class Doom:
 
 
 @dataclass(frozen=True)
+class Hostile:
+    """Packets that a correct rank ignores, each beside a share of the genuine ones."""
+
+    forge: float = 0.0
+    """A stranger's: any bytes, without the session's secret."""
+    truncate: float = 0.0
+    mangle: float = 0.0
+    """One field that cannot be right."""
+    replay: float = 0.0
+    """The genuine packet again ..."""
+    replay_delay_seconds: float = 0.05
+    """... up to so much later."""
+
+
+@dataclass(frozen=True)
 class Network:
     """What is simulated. Every option has a default; ``link`` describes all links but those in ``links``."""
 
@@ -112,6 +127,7 @@ class Network:
     """Instead, for some ranks."""
     backgrounds: Iterable[Background] = ()
     doom: Doom = Doom()
+    hostile: Hostile = Hostile()
     cuts: Iterable[Cut] = ()
     pauses: Iterable[Pause] = ()
     crashes: Iterable[Crash] = ()
@@ -185,6 +201,7 @@ def core_options(network: Network) -> _core.SimulationOptions:
         network.warmup_operations,
         doom.least_elements,
     )
+    options.set_hostile(*astuple(network.hostile))
     _add_paths(network, options)
     _add_rank_faults(network, options)
     return options

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from . import _core
 from .buffers import Buffer, as_buffer
 from .dtypes import GATHER, Op, op_code
-from .simulated_network import Background, Crash, Cut, Doom, Link, Network, Pause, Port, core_options
+from .simulated_network import Background, Crash, Cut, Doom, Hostile, Link, Network, Pause, Port, core_options
 
 __all__ = [
     "NEVER",
@@ -22,6 +22,7 @@ __all__ = [
     "Crash",
     "Cut",
     "Doom",
+    "Hostile",
     "Link",
     "Network",
     "Operation",
