@@ -189,7 +189,8 @@ void bind_sim_options(nb::module_& m) {
           nb::arg("first_operation"), nb::arg("least_elements"))
       .def(
           "set_hostile",
-          [](SimOptions& o, double forge, double truncate, double mangle, double replay, double replay_delay) {
+          [](SimOptions& o, double forge, double truncate, double mangle, double replay,
+             double replay_delay) {
             o.hostile = {forge, truncate, mangle, replay, sim_seconds("replay_delay_seconds", replay_delay)};
           },
           nb::arg("forge"), nb::arg("truncate"), nb::arg("mangle"), nb::arg("replay"),
