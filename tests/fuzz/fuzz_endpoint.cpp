@@ -53,7 +53,8 @@ class Script {
   void step() {
     const std::uint32_t command = input_.below(16);
     if (command < 7) return deliver(peers_.speak(input_, left_alone_, kSecret));
-    if (command < 9) return strangers(peers_.speak(input_, left_alone_, kWrongSecret));
+    if (command == 7) return strangers(peers_.speak(input_, left_alone_, kWrongSecret));
+    if (command == 8) return deliver_beside_stranger(peers_.speak(input_, left_alone_, kSecret));
     if (command == 9) return deliver(peers_.babble(input_, kSecret));
     if (command == 10) return strangers(peers_.babble(input_, kWrongSecret));
     if (command == 11) return pass(Duration::micros(std::int64_t{input_.byte()} * input_.byte()));
@@ -92,6 +93,18 @@ class Script {
 
   void deliver(const Peers::Volley& volley) {
     both([&](Subject& each) { each.receive(now_, volley.from, volley.bytes, volley.segment_bytes); });
+  }
+  /// The kernel may merge packets of one flow: one that only looks like the others is not taken for one of
+  /// them, and does not spoil them. The last is the stranger's, or a copy of the only one goes before it.
+  void deliver_beside_stranger(const Peers::Volley& volley) {
+    const std::size_t last = (volley.bytes.size() - 1) / volley.segment_bytes * volley.segment_bytes;
+    Bytes merged = volley.bytes;
+    seal_raw(std::span(merged).subspan(last), kWrongSecret);
+    if (last == 0) merged.insert(merged.end(), volley.bytes.begin(), volley.bytes.end());
+    if (merged.size() > BufferPool::kLarge) return deliver(volley);
+    const std::span<const std::byte> genuine(volley.bytes.data(), last == 0 ? volley.bytes.size() : last);
+    visited_.receive(now_, volley.from, merged, volley.segment_bytes);
+    left_alone_.receive(now_, volley.from, genuine, volley.segment_bytes);
   }
   void strangers(const Peers::Volley& volley) {
     visited_.receive(now_, volley.from, volley.bytes, volley.segment_bytes);

@@ -21,6 +21,7 @@ from optireduce.simulation import (
     Background,
     Crash,
     Cut,
+    Hostile,
     Link,
     Network,
     Operation,
@@ -69,6 +70,12 @@ links = st.builds(
 )
 
 
+some = st.floats(0, 0.3)
+hostiles = st.one_of(
+    st.just(Hostile()), st.builds(Hostile, forge=some, truncate=some, mangle=some, replay=some)
+)
+
+
 @st.composite
 def networks(draw: st.DrawFn) -> Network:
     ranks = draw(st.integers(1, 8))
@@ -80,6 +87,7 @@ def networks(draw: st.DrawFn) -> Network:
         seed=draw(st.integers(0, 2**63)),
         link=draw(links),
         pauses=[Pause(rank, begin, begin + length) for rank, begin, length in pauses],
+        hostile=draw(hostiles),
         coalesce=draw(st.floats(0, 1)),
         wake_seconds=draw(st.sampled_from([0.0, 1e-3])),
         payload_bytes=draw(st.sampled_from([64, 1408, 65_408])),
@@ -100,6 +108,14 @@ def test_any_network_gives_the_rank_order_sum(network: Network, data: st.DataObj
         op = data.draw(st.sampled_from(OPS))
         operations.append(Operation(inputs(network.ranks, elements, dtype, number), op, starts))
     assert_exact(Simulation(network), operations)
+
+
+def test_strangers_are_counted_and_change_nothing() -> None:
+    simulation = Simulation(Network(3, hostile=Hostile(forge=1.0)))
+    assert_exact(simulation, [Operation(inputs(3, 5_000), "sum")])
+    assert simulation.settle()  # some are still on their way
+    forged = sum(simulation.stats(rank)["forged_packets"] for rank in range(3))
+    assert forged == simulation.counters()["hostile"] > 0
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 7, 64])
