@@ -145,10 +145,13 @@ void Endpoint::finish_last_sender(Time now) {
 
 /// Charges the windows, and asks for an answer where they are full now.
 void Endpoint::note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp) {
+  // Where only one stage runs nothing may come back that says what has arrived: it is asked for in time.
+  const bool one_way = config_.stages != Stages::Both;
+  if (one_way && (batch.flags & kFlagLast) != 0) batch.flags |= kFlagAnswer;
   for (Rank rank : batch.to) {
     SendWindow& window = peers_[rank].window;
     window.on_sent(batch.type, timestamp, batch.bytes(), batch.resent());
-    batch.flags |= window.wanted_answers(batch.type, batch.bytes());
+    batch.flags |= window.wanted_answers(batch.type, one_way ? window.largest_batch() : batch.bytes());
     if (batch.type == PacketType::Reduced) peers_[rank].go_on_due = Time::never();
   }
 }

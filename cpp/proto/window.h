@@ -34,6 +34,8 @@ class SendWindow {
     return static_cast<std::uint32_t>(std::clamp<std::size_t>(batch, 1, chunk_packets_));
   }
 
+  std::size_t largest_batch() const { return std::size_t{batch_packets()} * payload_bytes_; }
+
   /// A batch goes whole or not at all; one is always allowed when nothing is under way.
   bool admits(PacketType stage, std::size_t bytes) const {
     if (!fits(ledger(stage).outstanding(), bytes, limit())) return false;

@@ -65,7 +65,13 @@ class Engine:
     """
 
     def __init__(
-        self, rank: int, size: int, bind_address: str, token: int, options: EngineOptions
+        self,
+        rank: int,
+        size: int,
+        bind_address: str,
+        token: int,
+        options: EngineOptions,
+        rows: list[list[int]] = ...,
     ) -> None: ...
     @property
     def ports(self) -> list[int]: ...
@@ -143,6 +149,7 @@ class SimulationOptions:
 
     ranks: int
     seed: int
+    rows: list[list[int]]
     link: LinkOptions
     egress: PortOptions
     ingress: PortOptions

@@ -15,6 +15,7 @@ from ._core import Engine, EngineOptions
 from .config import Config
 from .errors import ConnectError
 from .exchange import Exchange, agree
+from .grid import rows_for
 from .interface import local_address
 from .version import version
 
@@ -34,6 +35,7 @@ _SAME_EVERYWHERE = (
     "wire",
     "skip_above",
     "halt_after",
+    "groups",
 )
 
 
@@ -103,7 +105,8 @@ class _Connector:
         size = self._exchange.size
         options = engine_options(self._config)
         options.min_ranks = min(options.min_ranks, size)  # one setting serves the world and its subgroups
-        self._engine = Engine(rank, size, self._addresses[rank], self._token, options)
+        rows = rows_for(self._config.groups, self._addresses)
+        self._engine = Engine(rank, size, self._addresses[rank], self._token, options, rows)
         return {"ports": list(self._engine.ports), "grant_bytes": self._engine.grant_bytes}
 
 
