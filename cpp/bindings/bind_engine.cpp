@@ -237,17 +237,18 @@ void bind_engine(nb::module_& m) {
       .def(
           "__init__",
           [](Engine* self, int rank, int size, const std::string& bind_address, const std::string& auth,
-             const nb::bytes& secret, const EngineOptions& options) {
+             const nb::bytes& secret, EngineOptions options, const Rows& rows) {
             const Rank checked_size = checked_rank("size", size, 1);
             const Rank checked = checked_rank("rank", rank, 0);
             if (checked >= checked_size)
               throw std::invalid_argument("rank " + std::to_string(rank) + " is not below size " +
                                           std::to_string(size));
+            options.rows = rows;
             new (self)
                 Engine(checked, checked_size, bind_address, checked_seal(auth, secret, checked), options);
           },
           nb::arg("rank"), nb::arg("size"), nb::arg("bind_address"), nb::arg("auth"), nb::arg("secret"),
-          nb::arg("options"))
+          nb::arg("options"), nb::arg("rows") = Rows{})
       .def_prop_ro("ports", &Engine::ports)
       .def_prop_ro("grant_bytes", &Engine::grant_bytes)
       .def("open", &Engine::open, nb::arg("addresses"), nb::arg("ports"), Released())

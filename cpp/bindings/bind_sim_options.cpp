@@ -1,6 +1,7 @@
 // Python's view of what a simulated network is told before it runs: times in seconds.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -206,6 +207,7 @@ void bind_sim_options(nb::module_& m) {
           "ranks", [](const SimOptions& o) { return o.ranks; },
           [](SimOptions& o, std::int64_t ranks) { o.ranks = sim_rank("ranks", ranks); })
       .def_rw("seed", &SimOptions::seed)
+      .def_rw("rows", &SimOptions::rows)
       .def_rw("link", &SimOptions::link)
       .def_rw("egress", &SimOptions::egress)
       .def_rw("ingress", &SimOptions::ingress)

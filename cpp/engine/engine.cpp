@@ -58,7 +58,7 @@ Time Engine::limit_of(Duration timeout) {
 }
 
 void Engine::require_begun() const {
-  if (!endpoint_) throw std::logic_error("the engine is not connected: call open and begin first");
+  if (!protocol_) throw std::logic_error("the engine is not connected: call open and begin first");
 }
 
 std::size_t Engine::open(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports) {
@@ -78,20 +78,20 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
   config.payload_bytes = payload_for_mtu(mtu, links_.ipv6());
   if (config.payload_bytes == 0)
     throw std::invalid_argument("mtu " + std::to_string(mtu) + " leaves no room for a packet");
-  endpoint_.emplace(std::move(config), pool_);
+  protocol_ = make_protocol(config, options_.rows, pool_);
   thread_ = std::thread([this] { run_background(); });
 
   std::vector<Rank> silent;
   const auto update_silent = [&] {
     silent.clear();
     for (Rank peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !endpoint_->heard(peer)) silent.push_back(peer);
+      if (peer != rank_ && !protocol_->heard(peer)) silent.push_back(peer);
     }
     return silent.empty();
   };
   const Time limit = limit_of(timeout);
   while (!update_silent() && clock_.now() < limit) {
-    endpoint_->ping_silent_peers();
+    protocol_->ping_silent_peers();
     transmit_all(clock_.now());
     wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), update_silent);
   }
@@ -113,14 +113,14 @@ std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dt
                                 " of a gather is not a multiple of " + std::to_string(size_) + " ranks");
   }
   const Time now = clock_.now();
-  const Time due_before = endpoint_->poll_timeout();
+  const Time due_before = protocol_->poll_timeout();
   const std::uint64_t number =
-      endpoint_->start(now, {static_cast<std::uint32_t>(elements), dtype, op, bounded}, data, options);
+      protocol_->start(now, {static_cast<std::uint32_t>(elements), dtype, op, bounded}, data, options);
   skipped_before_.emplace(number, clock_.skipped());
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
-  if (driver_ != Driver::Nobody && endpoint_->poll_timeout() < due_before) links_.wake();
+  if (driver_ != Driver::Nobody && protocol_->poll_timeout() < due_before) links_.wake();
   return number;
 }
 
@@ -144,12 +144,12 @@ std::vector<MembershipEvent> Engine::take_events() {
 
 EngineStats Engine::stats() {
   Lock lock = lock_now();
-  return {endpoint_ ? endpoint_->stats() : Stats{},
-          endpoint_ ? endpoint_->policy(kPolicyBytes) : PolicySnapshot{},
+  return {protocol_ ? protocol_->stats() : Stats{},
+          protocol_ ? protocol_->policy(kPolicyBytes) : PolicySnapshot{},
           links_.drops(),
           links_.send_failures(),
           pool_.bytes_in_use(),
-          endpoint_ && endpoint_->multicasts(),
+          protocol_ && protocol_->multicasts(),
           wait_seconds_,
           clock_.skipped().seconds()};
 }
@@ -162,15 +162,15 @@ void Engine::close(Duration linger) {
   }
   {
     Lock lock = lock_now();
-    if (endpoint_ && !stopping_) {
-      const auto caught_up = [this] { return endpoint_->everyone_caught_up(); };
+    if (protocol_ && !stopping_) {
+      const auto caught_up = [this] { return protocol_->everyone_caught_up(); };
       const Time limit = limit_of(linger);
       while (!caught_up() && clock_.now() < limit) {
-        endpoint_->ping_unfinished_peers();
+        protocol_->ping_unfinished_peers();
         transmit_all(clock_.now());
         wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), caught_up);
       }
-      endpoint_->say_goodbye(clock_.now());
+      protocol_->say_goodbye(clock_.now());
       transmit_all(clock_.now());
       collect_completions();
     }
@@ -244,7 +244,7 @@ void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
     if (worked) idle_since = now;
     if (now >= limit) return;
     if (worked) continue;
-    const bool nothing_expected = role == Driver::Background && endpoint_->idle();
+    const bool nothing_expected = role == Driver::Background && protocol_->idle();
     if (nothing_expected || now - idle_since > options_.spin || now < core_busy_until_) {
       sleep(lock, role, limit);
     } else {
@@ -271,8 +271,8 @@ bool Engine::work_once() {
   const Time now = clock_.now();
   busy_rounds_ = count == 0 ? 0 : busy_rounds_ + 1;
   const bool look_at_timers = count == 0 || busy_rounds_ % kRoundsWithoutTimers == 0;
-  if (look_at_timers && endpoint_->poll_timeout() <= now) {
-    endpoint_->handle_timeout(now);
+  if (look_at_timers && protocol_->poll_timeout() <= now) {
+    protocol_->handle_timeout(now);
     transmit_all(now);
     collect_completions();
   }
@@ -280,7 +280,7 @@ bool Engine::work_once() {
 }
 
 void Engine::sleep(Lock& lock, Driver role, Time limit) {
-  const Time until = std::min(limit, endpoint_->poll_timeout());
+  const Time until = std::min(limit, protocol_->poll_timeout());
   const Time now = clock_.now();
   const Duration timeout = until == Time::never() ? Duration{-1} : std::max(Duration{0}, until - now);
   std::array<Links::Event, Links::kMaxEvents> events;
@@ -312,25 +312,25 @@ void Engine::receive_batch(const Links::Event& socket) {
     links_.receive(socket, datagrams_);
     for (Datagram& datagram : datagrams_) {
       bytes += datagram.bytes + kHeaderBytes;  // empty ones take time too, and could go on for ever
-      endpoint_->handle_datagram(now, std::move(datagram));
+      protocol_->handle_datagram(now, std::move(datagram));
     }
   } while (!datagrams_.empty() && bytes < kReceiveBatchBytes);
   datagrams_.clear();
 }
 
 void Engine::transmit_all(Time now) {
-  while (endpoint_->poll_transmit(now, transmit_)) links_.send(transmit_);
+  while (protocol_->poll_transmit(now, transmit_)) links_.send(transmit_);
 }
 
 void Engine::collect_completions() {
   bool any = false;
-  while (std::optional<Report> report = endpoint_->poll_completion()) {
+  while (std::optional<Report> report = protocol_->poll_completion()) {
     note_standstill(*report);
     reports_.insert_or_assign(report->operation, std::move(*report));
     any = true;
   }
   while (reports_.size() > kMaxReports) reports_.erase(reports_.begin());
-  while (std::optional<MembershipEvent> event = endpoint_->poll_event()) events_.push_back(*event);
+  while (std::optional<MembershipEvent> event = protocol_->poll_event()) events_.push_back(*event);
   while (events_.size() > kMaxEvents) events_.pop_front();
   if (any && sleeping_waiters_ > 0) conditions_->waiters.notify_all();
 }

@@ -1,4 +1,4 @@
-// One rank's transport for one group: the only owner of threads, clock and sockets. Drives an Endpoint over
+// One rank's transport for one group: the only owner of threads, clock and sockets. Drives a Protocol over
 // Links.
 //
 // Who drives: a thread that waits for an operation reads the sockets itself (handing packets to another
@@ -23,7 +23,7 @@
 #include "engine/links.h"
 #include "engine/options.h"
 #include "engine/running_clock.h"
-#include "proto/endpoint.h"
+#include "proto/grid.h"
 
 namespace optireduce {
 
@@ -120,7 +120,7 @@ class Engine {
   BufferPool pool_;
   Links links_;
   RunningClock clock_;
-  std::optional<Endpoint> endpoint_;
+  std::unique_ptr<Protocol> protocol_;
   Transmit transmit_;
   std::vector<Datagram> datagrams_;
   std::map<std::uint64_t, Report> reports_;           // the last kMaxReports

@@ -6,6 +6,7 @@
 
 #include "net/udp_socket.h"
 #include "proto/config.h"
+#include "proto/lane.h"
 #include "proto/time.h"
 
 namespace optireduce {
@@ -24,6 +25,7 @@ struct EngineOptions {
   std::size_t window_bytes = 256 * 1024;
   std::size_t early_bytes = 64 * 1024 * 1024;
   BoundOptions bound;
+  Rows rows;  // of a grid; empty: flat
   /// How long a waiting thread looks for packets before it sleeps. Waking up costs about 30 us.
   Duration spin = Duration::micros(50);
   SocketOptions socket;

@@ -153,6 +153,9 @@ void Endpoint::finish_last_sender(Time now) {
 
 /// Charges the windows, and asks for an answer where they are full now.
 void Endpoint::note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp) {
+  // Where only one stage runs nothing may come back that says what has arrived: it is asked for in time.
+  const bool one_way = config_.stages != Stages::Both;
+  if (one_way && (batch.flags & kFlagLast) != 0) batch.flags |= kFlagAnswer;
   for (Rank rank : batch.to) {
     SendWindow& window = peers_[rank].window;
     if (batch.type == PacketType::Reduced) peers_[rank].go_on_due = Time::never();
@@ -166,7 +169,7 @@ void Endpoint::note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp) {
     }
     window.on_sent(batch.type, timestamp, batch.bytes(), batch.resent());
     // The next one to the group may be larger, and whoever has no room for it holds back all.
-    const std::size_t next = batch.group ? window.batch_bytes() : batch.bytes();
+    const std::size_t next = batch.group || one_way ? window.batch_bytes() : batch.bytes();
     batch.flags |= window.wanted_answers(batch.type, next);
   }
 }

@@ -11,6 +11,8 @@ namespace optireduce {
 namespace {
 
 constexpr Rank kMostWeight = 0xffff;
+/// Where only one stage runs, windows open by answers alone: they come sooner.
+constexpr Duration kAnswerDelay = Duration::micros(50);
 
 /// The lane's part of the group's configuration.
 EndpointConfig config_of(const EndpointConfig& group, const Lane& lane, std::uint8_t number, Stages stages) {
@@ -24,6 +26,7 @@ EndpointConfig config_of(const EndpointConfig& group, const Lane& lane, std::uin
   config.lane = number;
   config.stages = stages;
   config.bound.min_ranks = 1;  // the grid looks at the whole group
+  if (stages != Stages::Both) config.answer_delay = kAnswerDelay;
   config.grants.clear();
   for (Rank member : lane.members) {
     if (member < group.grants.size()) config.grants.push_back(group.grants[member]);
@@ -240,9 +243,12 @@ void Grid::leave(Time now, LaneNumber lane, const Report& report) {
     operation.report.behind = report.behind;
     operation.lacking = lanes_[kScatter].endpoint->owned(sequence).lost();
   } else if (lane == kAcross) {
+    operation.report.contributions_lost_bytes = report.contributions_lost_bytes;
     add_lacking(operation.lacking, operation.piece, report, config_.size);
   } else {
-    operation.report.contributions_lost_bytes = report.contributions_lost_bytes;  // of all pieces
+    // Of all pieces; but a piece that is nearly all zeros cannot say what else it lacks.
+    std::uint64_t& lost = operation.report.contributions_lost_bytes;
+    lost = std::max(lost, report.contributions_lost_bytes);
     finish(now, operation);
     lanes_[kScatter].endpoint->release(now, sequence);
     operations_.erase(sequence);

@@ -73,7 +73,14 @@ class Engine:
     """
 
     def __init__(
-        self, rank: int, size: int, bind_address: str, auth: str, secret: bytes, options: EngineOptions
+        self,
+        rank: int,
+        size: int,
+        bind_address: str,
+        auth: str,
+        secret: bytes,
+        options: EngineOptions,
+        rows: list[list[int]] = ...,
     ) -> None: ...
     @property
     def ports(self) -> list[int]: ...
@@ -155,6 +162,7 @@ class SimulationOptions:
 
     ranks: int
     seed: int
+    rows: list[list[int]]
     link: LinkOptions
     egress: PortOptions
     ingress: PortOptions

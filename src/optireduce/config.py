@@ -151,6 +151,13 @@ class Config:
     """Fewer ranks than this, ourselves included, end an operation with TooFewRanksError. 0: more than half;
     more than the group has: all of them. Fewer train on longer, on less data."""
 
+    groups: int | Literal["auto"] = "auto"
+    """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
+    others, in three stages instead of two. 1: flat. The group's size must be a multiple of it. "auto": flat
+    for few ranks; for many, the ranks of a host make a row, or rows are about as many as ranks in each. A
+    grid waits longer for what is late (three deadlines, one after the other), and a dead rank costs its row
+    more of the gradient."""
+
     operation_log: str = ""
     """File that gets one JSON object for each operation (fields: ``optireduce.operation_log``); ``{rank}`` in
     it becomes the rank. Empty: off. Costs a thread and some 20 microseconds an operation."""
@@ -212,6 +219,7 @@ _INTEGERS = {
     "multicast_ttl": (1, 255),
     "impairment_seed": (0, 2**63 - 1),
 }
+_INTEGERS_OR_AUTO = {"groups": (1, 32_767)}
 _SMALLEST_MTU = 576  # what every IPv4 host must take (RFC 791)
 _SECONDS = {
     "spin_seconds": (0.0, 1.0),
@@ -253,6 +261,10 @@ def _check(name: str, value: object) -> None:
         _require(good and least <= value <= most, name, value, f"a number from {least:g} to {most:g}")  # type: ignore[operator]
     elif name in _BOOLEANS:
         _require(isinstance(value, bool), name, value, "True or False")
+    elif name in _INTEGERS_OR_AUTO:
+        low, high = _INTEGERS_OR_AUTO[name]
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        _require(value == "auto" or good, name, value, f"'auto' or an integer from {low} to {high}")
     elif name in _CHOICES:
         _require(value in _CHOICES[name], name, value, "one of " + ", ".join(map(repr, _CHOICES[name])))
     else:
@@ -285,7 +297,9 @@ def _parse(name: str, variable: str, text: str) -> object:
     if name in _TEXTS or name in _CHOICES:
         _check(name, text)
         return text
-    wanted, convert = ("an integer", int) if name in _INTEGERS else ("a number", float)
+    if name in _INTEGERS_OR_AUTO and text == "auto":
+        return text
+    wanted, convert = ("an integer", int) if name in _INTEGERS | _INTEGERS_OR_AUTO else ("a number", float)
     try:
         value = convert(text)
         _check(name, value)

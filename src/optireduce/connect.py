@@ -18,6 +18,7 @@ from .auth import effective_auth, new_secret
 from .config import Config
 from .errors import ConnectError
 from .exchange import Exchange, agree
+from .grid import rows_for
 from .interface import local_address
 from .version import version
 
@@ -39,6 +40,7 @@ _SAME_EVERYWHERE = (
     "multicast",
     "skip_above",
     "halt_after",
+    "groups",
 )
 
 
@@ -68,7 +70,8 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
     seed = int(hellos[0]["seed"], 16)
     try:
         engine = connector.run(step_seconds)
-        multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
+        if not connector.rows:
+            multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
         return Connection(engine, seed, connector.hosts)
     except BaseException:
         connector.abandon()
@@ -84,6 +87,13 @@ class _Connector:
         self._addresses = addresses
         self._secret = secret
         self.hosts = len(set(addresses))
+        self.rows = rows_for(config.groups, addresses)
+        if self.rows and config.multicast == "on":
+            raise ConnectError(
+                f'multicast = "on" is not usable with groups = {config.groups!r}: ranks in {len(self.rows)} '
+                f'groups send what they reduced to a few others only; set groups to 1, or multicast to "auto"',
+                [],
+            )
         self._engine: Engine | None = None
 
     def run(self, step_seconds: float) -> Engine:
@@ -113,7 +123,7 @@ class _Connector:
         options = engine_options(self._config)
         options.min_ranks = min(options.min_ranks, size)  # one setting serves the world and its subgroups
         auth = effective_auth(self._config.auth, self.hosts)
-        self._engine = Engine(rank, size, self._addresses[rank], auth, self._secret, options)
+        self._engine = Engine(rank, size, self._addresses[rank], auth, self._secret, options, self.rows)
         return {"ports": list(self._engine.ports), "grant_bytes": self._engine.grant_bytes}
 
 

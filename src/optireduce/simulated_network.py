@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from . import _core
 from .config import Config
+from .grid import rows_for
 
 T = TypeVar("T")
 
@@ -126,6 +127,8 @@ class Network:
 
     ranks: int
     seed: int = 0
+    groups: int | Literal["auto"] = 1
+    """Rows of a grid of ranks, all on hosts of their own; 1: flat."""
     link: Link = Link()
     links: Mapping[tuple[int, int], Link] | None = None
     """Other links, by source and destination."""
@@ -207,6 +210,7 @@ def core_options(network: Network) -> _core.SimulationOptions:
     options = _core.SimulationOptions()
     for name in _SAME:
         setattr(options, name, getattr(network, name))
+    options.rows = rows_for(network.groups, [str(rank) for rank in range(network.ranks)])
     deadlines = Config(**{name: getattr(network, name) for name in _DEADLINES})  # checks them
     for name in _DEADLINES:
         setattr(options, name, getattr(deadlines, name))

@@ -98,6 +98,17 @@ class CommonLoop {
   }
 
  private:
+  /// What a row lacks makes means smaller where less than half of it came; only that row reports it.
+  bool lacks_contributions(std::size_t operation) const {
+    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+      if (!has_report(operation, rank)) return true;
+      const Report& told = report(operation, rank);
+      if (told.contributions_lost_bytes != 0 || !told.absent.empty() || told.error != ErrorCode::None)
+        return true;
+    }
+    return false;
+  }
+
   bool complete_on(Rank rank) const {
     for (std::size_t i = 0; i < loop_.operations; ++i) {
       if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) return false;
@@ -112,7 +123,7 @@ class CommonLoop {
       if (hole.stage != PacketType::Reduced) continue;
       for (std::size_t e = hole.begin / 4; e < (hole.begin + hole.bytes) / 4; ++e) lost[e] = true;
     }
-    const bool weakened = told.contributions_lost_bytes != 0 || !told.absent.empty();
+    const bool weakened = lacks_contributions(operation);
     for (std::size_t e = 0; e < loop_.elements; ++e) {
       const double value = values(operation, rank)[e], right = common(e);
       behind[e] += right - value;
