@@ -30,22 +30,34 @@ struct Family {
 constexpr int kThisHost = 0;  // TTL: nothing leaves it
 const Family kIpv4{"127.0.0.1", "239.192.77.1", "239.192.77.2"};
 
-/// IPv4 over loopback, and IPv6 where an interface can: loopback has no route for IPv6 multicast.
-std::vector<Family> families() {
-  std::vector<Family> found{kIpv4};
+/// An address that other hosts could name, on an interface that can multicast.
+std::string able_address(int family) {
+  constexpr unsigned kAble = IFF_UP | IFF_MULTICAST;
+  std::string found;
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return found;
-  for (const ifaddrs* one = all; one != nullptr && found.size() == 1; one = one->ifa_next) {
-    constexpr unsigned kAble = IFF_UP | IFF_MULTICAST;
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET6) continue;
-    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr;
-    if ((one->ifa_flags & kAble) != kAble || IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+  for (const ifaddrs* one = all; one != nullptr && found.empty(); one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family) continue;
+    if ((one->ifa_flags & kAble) != kAble || (one->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    const auto* narrow = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+    const auto* wide = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr);
+    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&wide->sin6_addr)) continue;
     char text[INET6_ADDRSTRLEN];
-    inet_ntop(AF_INET6, &address, text, sizeof text);
-    found.push_back({text, "ff15::7777:1", "ff15::7777:2"});
+    const void* address = family == AF_INET6 ? static_cast<const void*>(&wide->sin6_addr) : &narrow->sin_addr;
+    found = inet_ntop(family, address, text, sizeof text);
   }
   freeifaddrs(all);
-  if (found.size() == 1) std::printf("no interface with IPv6 and multicast: IPv4 only\n");
+  return found;
+}
+
+/// Loopback, and real interfaces where there are any: loopback has no route for IPv6 multicast, and brings
+/// packets back whether or not they are looped.
+std::vector<Family> families() {
+  std::vector<Family> found{kIpv4};
+  const std::string narrow = able_address(AF_INET), wide = able_address(AF_INET6);
+  if (!narrow.empty()) found.push_back({narrow, kIpv4.group, kIpv4.other_group});
+  if (!wide.empty()) found.push_back({wide, "ff15::7777:1", "ff15::7777:2"});
+  if (wide.empty()) std::printf("no interface with IPv6 and multicast: IPv4 only\n");
   return found;
 }
 

@@ -21,13 +21,13 @@ LIMIT_SECONDS = 90
 ELEMENTS = 500_000
 
 RANK = """
-import json, logging, sys
+import json, logging, subprocess, sys
 from pathlib import Path
 import numpy as np
 import optireduce
 from optireduce import multicast
 
-rank, ranks, store, settings, stray = (json.loads(text) for text in sys.argv[1:])
+rank, ranks, store, settings, stray, deaf = (json.loads(text) for text in sys.argv[1:])
 if rank == stray:
     true = multicast.group_address
     multicast.group_address = lambda seed, address: true(seed + 1, address)
@@ -42,10 +42,13 @@ try:
 except optireduce.ConnectError as error:
     print(json.dumps({"error": str(error)}))
     sys.exit()
+if rank == deaf:  # from now on
+    rule = ["-A", "INPUT", "-d", "239.0.0.0/8", "-j", "DROP"]
+    subprocess.run(["iptables", *rule], check=True, timeout=20)
 with group, optireduce.exact():
     exact = True
     expected = np.arange(ELEMENTS, dtype=np.float32) * (ranks * (ranks + 1) / 2)
-    for turn in range(4):
+    for turn in range(4 if deaf is None else 12):
         before = sent()
         array = np.arange(ELEMENTS, dtype=np.float32) * (rank + 1)
         group.all_reduce(array, op="sum")
@@ -55,13 +58,17 @@ with group, optireduce.exact():
 
 
 def reduce_on(
-    lab: Lab, directory: Path, config: dict[str, Any], stray: int | None = None
+    lab: Lab,
+    directory: Path,
+    config: dict[str, Any],
+    stray: int | None = None,
+    deaf: int | None = None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """What the ranks found, and what they logged."""
     script = directory / "rank.py"
     script.write_text(RANK.replace("ELEMENTS", str(ELEMENTS)))
     ranks = len(lab.addresses)
-    rest = [ranks, f"{lab.addresses[0]}:29500", config, stray]
+    rest = [ranks, f"{lab.addresses[0]}:29500", config, stray, deaf]
     processes = [
         lab.popen(
             rank,
@@ -135,6 +142,17 @@ def test_a_rank_in_the_wrong_group_is_no_reason_to_hang(tmp_path: Path) -> None:
         found, log = reduce_on(lab, tmp_path, {"multicast": "auto"}, stray=0)
         assert all(rank["exact"] and not rank["stats"]["multicast"] for rank in found)
         assert any("rank 0 does not hear ranks 1, 2" in line for line in log)
+
+
+@needs_a_lab
+def test_a_rank_that_hears_the_group_no_more_is_served_singly_in_the_end(tmp_path: Path) -> None:
+    with Lab(hosts=3, rate=None) as lab:
+        found, log = reduce_on(lab, tmp_path, {"multicast": "auto"}, deaf=2)
+        assert all(rank["exact"] for rank in found)
+        assert [rank["stats"]["multicast_fallbacks"] for rank in found] == [1, 1, 0]
+        assert [rank["stats"]["multicast"] for rank in found] == [False, False, True]
+        lines = [line for line in log if "multicast hardly reaches rank 2 any more" in line]
+        assert len(lines) == 2, log  # of each that multicast to it
 
 
 @needs_a_lab
