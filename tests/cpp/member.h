@@ -1,9 +1,9 @@
 // One rank of a group whose packets carry tags: packets are handed to it, and it is looked at.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +46,7 @@ struct Member {
   void receive(Rank from, const Bytes& bytes, std::size_t segment_bytes) {
     Datagram datagram{from, pool.take(bytes.size()), static_cast<std::uint32_t>(bytes.size()),
                       static_cast<std::uint32_t>(segment_bytes)};
-    std::memcpy(datagram.buffer.data(), bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), datagram.buffer.data());
     endpoint.handle_datagram(kNow, std::move(datagram));
   }
 
