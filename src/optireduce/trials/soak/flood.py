@@ -50,16 +50,17 @@ def run_flood(
     """For the length of a chapter of the plan."""
     outcome, turns = FloodOutcome(), _Turns(lab, packets_per_second)
     times: list[tuple[float, float]] = []
-    ready, began = 0, None  # when all ranks were ready
+    ready, began, leaving = 0, None, False  # began: when all ranks were ready
     with Ranks(lab, RANK_MODULE, seats(plan, lab.addresses, lab.interface)) as ranks:
         for told in ranks.records(_TICK_SECONDS):
-            if began is not None:
+            if began is not None and not leaving:
                 passed = time.monotonic() - began
                 turns.follow(passed, plan.chapter_seconds)
                 advance("flood" if turns.flooding else "quiet", passed)
             if told is None:
                 continue
             record = told[1]
+            leaving = leaving or record["kind"] in ("ended", "tally")  # its ports are closed soon
             ready += record["kind"] == "ready"
             if began is None and ready == plan.hosts:
                 began = time.monotonic()

@@ -20,6 +20,7 @@ _TELL_SECONDS = 0.5
 _CHECK_EVERY = 5  # operations: checking a value takes longer than reducing it
 _COMPUTE_ROUNDS = 4
 _OPERATION_SECONDS = 20.0
+_LEAST_RANKS = 2  # a busy machine may keep two of four hosts standing still at once
 
 
 def soak(seat: Seat, voice: Voice, group: Communicator) -> None:
@@ -67,7 +68,11 @@ def main() -> None:
     seat = Seat.from_json(sys.argv[1])
     voice = Voice()
     config = Config(
-        interface=seat.interface, bounded=True, bounded_min_bytes=0, timeout_seconds=_OPERATION_SECONDS
+        interface=seat.interface,
+        bounded=True,
+        bounded_min_bytes=0,
+        min_ranks=_LEAST_RANKS,
+        timeout_seconds=_OPERATION_SECONDS,
     )
     store = f"{seat.addresses[0]}:{_PORT}"
     with Communicator(seat.rank, len(seat.addresses), store=store, config=config) as group:
