@@ -70,7 +70,7 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"bound_percentile": "99", "bound_least": "1", "bound_most": "2.5", "absent_after": "1"}
     samples |= {"min_ranks": "2", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     samples |= {"late_repair": "0", "shuffle": "0", "resync_steps": "7", "resync_optimizer": "1"}
-    samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16"}
+    samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "groups": "4"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
@@ -80,6 +80,7 @@ def test_every_field_is_read_from_its_variable() -> None:
         resync_optimizer=True,
         hadamard="on",
         wire="bf16",
+        groups=4,
         skip_above=0.25,
         halt_after=3,
         interface="eth7",
@@ -181,7 +182,7 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
     """Else a setting for the whole world would make its subgroups fail."""
     given = []
 
-    def engine(rank: int, size: int, address: str, token: int, options: Any) -> None:
+    def engine(rank: int, size: int, address: str, token: int, options: Any, rows: Any) -> None:
         given.append(options.min_ranks)
         raise ConfigError("enough seen")
 
