@@ -35,7 +35,10 @@ struct WindowBounds {
     const std::size_t upper =
         std::max<std::size_t>(std::min({config.window_bytes, grant, fast}), config.payload_bytes);
     const std::size_t lower = std::min(kLeastPackets * config.payload_bytes, upper);
-    return {lower, std::clamp(kShallowSwitch / (kStages * others), lower, upper), upper};
+    // A row or a column may have as much under way in all as its group would have if it were flat.
+    const std::size_t as_flat = lower * std::max<std::size_t>(config.group_size() - 1u, 1) / others;
+    const std::size_t shallow = std::max(kShallowSwitch / (kStages * others), as_flat);
+    return {lower, std::clamp(shallow, lower, upper), upper};
   }
 };
 

@@ -1,6 +1,6 @@
 // The plain form of the protocol: every rank exchanges with every other one. See protocol.h for how it is
-// driven. Inside, ranks are places in this endpoint's part of the group; what leaves it in reports, events and
-// messages has the group's names for them (EndpointConfig::members).
+// driven. Inside, ranks are places in this endpoint's part of the group; what leaves it in reports, events
+// and messages has the group's names for them (EndpointConfig::members).
 #pragma once
 
 #include <algorithm>

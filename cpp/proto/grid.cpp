@@ -56,8 +56,8 @@ void check(const Rows& rows, Rank size) {
     }
     for (Rank rank : row) {
       if (rank >= size || seen[rank])
-        throw std::invalid_argument("rank " + std::to_string(rank) + " must be in exactly one row, and below " +
-                                    std::to_string(size));
+        throw std::invalid_argument("rank " + std::to_string(rank) +
+                                    " must be in exactly one row, and below " + std::to_string(size));
       seen[rank] = true;
       ++ranks;
     }
@@ -125,8 +125,8 @@ std::uint64_t Grid::start(Time now, const Descriptor& descriptor, std::byte* dat
                           config_.bound.shuffle && descriptor.bounded ? config_.seal.shared_number() : 0);
   const Rank piece = schedule.shard_of(index_);
   UnderWay& operation = operations_[sequence];
-  operation = {next_number_++, descriptor, data, options, now, now, schedule.shard(piece), piece, kScatter,
-               {},             {},         false, std::nullopt};
+  operation = {next_number_++, descriptor, data, options, now,   now,         schedule.shard(piece),
+               piece,          kScatter,   {},   {},      false, std::nullopt};
   operation.report.operation = operation.number;
   operation.report.bytes = schedule.bytes();
   operation.report.bounded = true;  // unless a stage is not
@@ -284,15 +284,15 @@ Rank Grid::known_present() const {
 
 bool Grid::too_few(UnderWay& operation) const {
   if (!operation.descriptor.bounded || !lanes_[kScatter].endpoint->warmed_up()) return false;
-  const Rank least = config_.bound.min_ranks != 0 ? config_.bound.min_ranks
-                                                  : static_cast<Rank>(config_.size / 2 + 1);
+  const Rank least =
+      config_.bound.min_ranks != 0 ? config_.bound.min_ranks : static_cast<Rank>(config_.size / 2 + 1);
   const Rank present = known_present();
   if (present >= least) return false;
   Report& report = operation.report;
   report.error = ErrorCode::TooFewRanks;
-  report.message = "all-reduce " + std::to_string(operation.number) + " of " + describe(operation.descriptor) +
-                   ": only " + std::to_string(present) + " of " + std::to_string(config_.size) +
-                   " ranks take part, min_ranks is " + std::to_string(least);
+  report.message = "all-reduce " + std::to_string(operation.number) + " of " +
+                   describe(operation.descriptor) + ": only " + std::to_string(present) + " of " +
+                   std::to_string(config_.size) + " ranks take part, min_ranks is " + std::to_string(least);
   for (Rank rank = 0; rank < config_.size; ++rank) {
     if (absent(rank)) report.ranks.push_back(rank);
   }
@@ -428,9 +428,8 @@ void Grid::say_goodbye(Time now) {
 }
 
 bool Grid::everyone_caught_up() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-    return !lane.endpoint || lane.endpoint->everyone_caught_up();
-  });
+  return std::all_of(lanes_.begin(), lanes_.end(),
+                     [](const Lane& lane) { return !lane.endpoint || lane.endpoint->everyone_caught_up(); });
 }
 
 // ---- Getters
@@ -461,9 +460,8 @@ PolicySnapshot Grid::policy(std::size_t bytes) const {
 }
 
 bool Grid::wants_late_packets() const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-    return lane.endpoint && lane.endpoint->wants_late_packets();
-  });
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const Lane& lane) { return lane.endpoint && lane.endpoint->wants_late_packets(); });
 }
 
 std::size_t Grid::archived_bytes() const {

@@ -7,8 +7,8 @@
 // so that a rank exchanges with (row - 1) + (column - 1) others instead of all. Gathers run flat, in a fourth
 // lane, over all ranks.
 //
-// Every rank takes its all-reduces through every lane in the order of its calls, so that the n-th operation of
-// a lane is the same everywhere. Any number are under way, in different lanes too. An operation that fails
+// Every rank takes its all-reduces through every lane in the order of its calls, so that the n-th operation
+// of a lane is the same everywhere. Any number are under way, in different lanes too. An operation that fails
 // takes its number in the lanes that it has not entered, and tells the ranks there.
 //
 // A row's piece weighs in the column what the ranks that contributed to it weigh, so that the result is the
@@ -100,8 +100,8 @@ class Grid final : public Protocol {
   Rank column_size_;
   Rank index_;  // in the row
   std::array<Lane, kLanes> lanes_;
-  std::map<std::uint64_t, UnderWay> operations_;        // by their number in the lanes
-  std::array<std::uint64_t, kFlat> entered_{};          // operations below have entered that lane
+  std::map<std::uint64_t, UnderWay> operations_;         // by their number in the lanes
+  std::array<std::uint64_t, kFlat> entered_{};           // operations below have entered that lane
   std::map<std::uint64_t, std::uint64_t> flat_numbers_;  // in the flat lane to our caller's
   std::uint64_t next_number_ = 0;
   std::deque<Report> completions_;

@@ -83,12 +83,12 @@ void add_policy(PolicySnapshot& total, const PolicySnapshot& stage) {
 
 void add_stats(Stats& total, const Stats& lane, bool operations) {
   constexpr std::uint64_t Stats::* kPackets[] = {
-      &Stats::packets_sent,      &Stats::payload_bytes_sent, &Stats::packets_received,
-      &Stats::payload_bytes_received, &Stats::requests_sent, &Stats::requests_received,
-      &Stats::resent_bytes,      &Stats::repaired_bytes,     &Stats::late_bytes,
-      &Stats::corrected_bytes,   &Stats::duplicate_packets,  &Stats::stale_packets,
-      &Stats::early_packets,     &Stats::early_dropped,      &Stats::invalid_packets,
-      &Stats::forged_packets,    &Stats::malformed_packets};
+      &Stats::packets_sent,           &Stats::payload_bytes_sent, &Stats::packets_received,
+      &Stats::payload_bytes_received, &Stats::requests_sent,      &Stats::requests_received,
+      &Stats::resent_bytes,           &Stats::repaired_bytes,     &Stats::late_bytes,
+      &Stats::corrected_bytes,        &Stats::duplicate_packets,  &Stats::stale_packets,
+      &Stats::early_packets,          &Stats::early_dropped,      &Stats::invalid_packets,
+      &Stats::forged_packets,         &Stats::malformed_packets};
   constexpr std::uint64_t Stats::* kOperations[] = {&Stats::operations, &Stats::failed_operations,
                                                     &Stats::bucket_bytes, &Stats::lost_bytes};
   for (const auto counter : kPackets) total.*counter += lane.*counter;

@@ -68,7 +68,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
 }
 
 bool Operation::fits(const Run& run) const {
-  const PacketType never = gathers()                   ? PacketType::Contribution
+  const PacketType never = gathers()                  ? PacketType::Contribution
                            : stages_ == Stages::First ? PacketType::Reduced
                                                       : PacketType::Status;
   if (run.header.type == never) return false;
@@ -185,8 +185,8 @@ void Operation::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
 bool Operation::complete() const {
   if (foreign_incomplete_ != 0 || !owned_.complete()) return false;
   // Nothing comes back that would say that our part has left.
-  return stages_ != Stages::First ||
-         std::all_of(foreign_.begin(), foreign_.end(), [](const ForeignShard& each) { return each.all_sent(); });
+  return stages_ != Stages::First || std::all_of(foreign_.begin(), foreign_.end(),
+                                                 [](const ForeignShard& each) { return each.all_sent(); });
 }
 
 std::vector<Rank> Operation::waiting_for() const {
@@ -309,7 +309,8 @@ std::vector<Hole> Operation::holes() const {
     });
   }
   for (const Hollow& hollow : hollow_)
-    add(PacketType::Reduced, hollow.owner, foreign_[hollow.owner].shard(), hollow.first_packet, hollow.packets);
+    add(PacketType::Reduced, hollow.owner, foreign_[hollow.owner].shard(), hollow.first_packet,
+        hollow.packets);
   std::sort(holes.begin(), holes.end());
   return merged(holes);
 }

@@ -199,7 +199,7 @@ class Operation {
     std::uint32_t first_packet;
     std::uint32_t packets;
   };
-  std::vector<Hollow> hollow_;  // packets that came without values
+  std::vector<Hollow> hollow_;                 // packets that came without values
   std::uint64_t lost_contribution_bytes_ = 0;  // of reduced packets that came, times contributions they lack
   std::optional<Bound> bound_;
   ClosedBy closed_by_ = ClosedBy::Complete;

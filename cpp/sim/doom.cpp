@@ -57,7 +57,8 @@ bool Doom::strikes(std::span<const std::byte> packet, Rank to, const Protocol& p
       header.descriptor.elements < options_.least_elements)
     return false;
   if ((header.flags & kFlagResent) != 0 && !is_hopeless(header.type)) return false;
-  const auto stage = static_cast<std::uint8_t>(static_cast<unsigned>(header.type) | header.lane << kLaneShift);
+  const auto stage =
+      static_cast<std::uint8_t>(static_cast<unsigned>(header.type) | header.lane << kLaneShift);
   const Stream stream{header.operation, stage, header.sender, to};
   auto found = struck_.find(stream);
   if (found == struck_.end()) {
@@ -79,8 +80,8 @@ bool Doom::is_hopeless(PacketType type) const {
 
 std::vector<bool> Doom::draw(const Stream& stream, std::uint32_t packets) const {
   const auto& [operation, stage, from, to] = stream;
-  Random random(seed_ ^ (std::uint64_t{operation} << 32 | std::uint64_t{from} << 17 | std::uint64_t{to} << 2 |
-                         stage));
+  Random random(
+      seed_ ^ (std::uint64_t{operation} << 32 | std::uint64_t{from} << 17 | std::uint64_t{to} << 2 | stage));
   switch (options_.pattern) {
     case DoomOptions::Pattern::Tail:
       return tail(packets, options_.share, random);

@@ -57,10 +57,10 @@ class CommonLoop {
         auto& bucket = buckets[i].emplace_back(loop.elements);
         for (std::size_t e = 0; e < bucket.size(); ++e) bucket[e] = common(e);
         const bool follows = loop.at_once == 1 && i != 0;
-        const Duration start = follows ? loop.compute
-                                       : loop.first_start + loop.compute * static_cast<int>(i / loop.at_once);
-        collectives[i].calls.push_back({descriptor, reinterpret_cast<std::byte*>(bucket.data()), start, 1,
-                                        follows, loop.stream});
+        const Duration start =
+            follows ? loop.compute : loop.first_start + loop.compute * static_cast<int>(i / loop.at_once);
+        collectives[i].calls.push_back(
+            {descriptor, reinterpret_cast<std::byte*>(bucket.data()), start, 1, follows, loop.stream});
       }
     }
     const auto hook = [&](std::size_t operation, Rank rank, const Report&) {

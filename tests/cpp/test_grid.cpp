@@ -186,9 +186,9 @@ TEST(the_mean_is_over_the_contributions_that_came) {
   options.crashes.push_back({1, Time{} + Duration::millis(10'000)});
   CommonLoop warm(options);
   warm.run({});
-  // Rank r contributes r: without rank 1, which has crashed, the piece that rank 0 and 2 reduce is the mean of
-  // 0, 2 and 3. The other one is lost in the first row; in the second half of it is the mean of 2 and 3, and
-  // half is lost with rank 1, which would have reduced it.
+  // Rank r contributes r: without rank 1, which has crashed, the piece that rank 0 and 2 reduce is the mean
+  // of 0, 2 and 3. The other one is lost in the first row; in the second half of it is the mean of 2 and 3,
+  // and half is lost with rank 1, which would have reduced it.
   constexpr std::uint32_t kElements = 4'000;
   std::vector<std::vector<std::vector<float>>> buckets(10);
   std::vector<sim::Collective> collectives(10);
@@ -197,7 +197,9 @@ TEST(the_mean_is_over_the_contributions_that_came) {
       buckets[i].emplace_back(kElements, static_cast<float>(rank));
       collectives[i].calls.push_back({{kElements, DType::Float32, ReduceOp::Mean, true},
                                       reinterpret_cast<std::byte*>(buckets[i][rank].data()),
-                                      i == 0 ? Duration::millis(11'000) : Duration::millis(1), 1, i != 0});
+                                      i == 0 ? Duration::millis(11'000) : Duration::millis(1),
+                                      1,
+                                      i != 0});
     }
   }
   CHECK(warm.network().run(collectives, Duration::millis(60'000)).finished);
@@ -240,8 +242,8 @@ TEST(a_mismatch_reaches_every_rank_with_the_right_names) {
   sim::Collective collective;
   for (Rank rank = 0; rank < 6; ++rank) {
     const std::uint32_t elements = rank == 3 ? 4'000 : 5'000;
-    collective.calls.push_back(
-        {{elements, DType::Float32, ReduceOp::Mean, false}, reinterpret_cast<std::byte*>(buckets[rank].data())});
+    collective.calls.push_back({{elements, DType::Float32, ReduceOp::Mean, false},
+                                reinterpret_cast<std::byte*>(buckets[rank].data())});
   }
   const sim::RunResult result = network.run({collective}, Duration::millis(60'000));
   CHECK(result.finished);
@@ -289,7 +291,8 @@ TEST(leaving_fails_what_is_under_way_in_every_lane) {
     for (Rank rank = 0; rank < 4; ++rank) {
       const Duration start = i == 1 && rank != 3 ? Duration::millis(10) : Duration{};
       collectives[i].calls.push_back({{5'000, DType::Float32, ReduceOp::Mean, false},
-                                      reinterpret_cast<std::byte*>(buckets[i * 4 + rank].data()), start});
+                                      reinterpret_cast<std::byte*>(buckets[i * 4 + rank].data()),
+                                      start});
     }
   }
   const sim::RunResult result = network.run(collectives, Duration::millis(60'000));

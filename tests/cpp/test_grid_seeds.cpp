@@ -1,6 +1,6 @@
 // Grids under everything at once, over many seeds: loss, reordering, duplication, delay spikes, cut links,
-// pauses, crashes, hostile packets and clocks of their own. No operation exceeds the sum of its lanes' bounds,
-// none hangs, no value is wrong.
+// pauses, crashes, hostile packets and clocks of their own. No operation exceeds the sum of its lanes'
+// bounds, none hangs, no value is wrong.
 #include <cstdio>
 
 #include "grid_case.h"

@@ -16,6 +16,7 @@ import pytest
 from optireduce import hadamard as package_hadamard
 from optireduce.experiments import (
     early_timeout,
+    grid_scale,
     hadamard_sweep,
     incast,
     mse_topology,
@@ -42,7 +43,7 @@ from optireduce.experiments.study import Findings, Settings, Study
 
 STUDIES = {
     module.STUDY.name: module.STUDY
-    for module in (mse_topology, hadamard_sweep, early_timeout, incast, tail_drop_accuracy)
+    for module in (mse_topology, hadamard_sweep, early_timeout, incast, grid_scale, tail_drop_accuracy)
 }
 every_study = pytest.mark.parametrize("study", list(STUDIES.values()), ids=list(STUDIES))
 
@@ -70,7 +71,14 @@ def quick(name: str) -> tuple[Findings, float, list[str]]:
 
 
 def test_names_are_those_users_type() -> None:
-    assert list(STUDIES) == ["mse-topology", "hadamard", "early-timeout", "incast", "tail-drop-accuracy"]
+    assert list(STUDIES) == [
+        "mse-topology",
+        "hadamard",
+        "early-timeout",
+        "incast",
+        "grid-scale",
+        "tail-drop-accuracy",
+    ]
     assert not any(study.needs_lab for study in STUDIES.values())
 
 

@@ -72,7 +72,7 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"min_ranks": "2", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     samples |= {"late_repair": "0", "shuffle": "0", "resync_steps": "7", "resync_optimizer": "1"}
     samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "auth": "mac"}
-    samples |= {"multicast": "auto", "multicast_ttl": "2"}
+    samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
@@ -85,6 +85,7 @@ def test_every_field_is_read_from_its_variable() -> None:
         auth="mac",
         multicast="auto",
         multicast_ttl=2,
+        groups=4,
         skip_above=0.25,
         halt_after=3,
         interface="eth7",
@@ -187,7 +188,9 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
     """Else a setting for the whole world would make its subgroups fail."""
     given = []
 
-    def engine(rank: int, size: int, address: str, auth: str, secret: bytes, options: Any) -> None:
+    def engine(
+        rank: int, size: int, address: str, auth: str, secret: bytes, options: Any, rows: Any
+    ) -> None:
         given.append(options.min_ranks)
         raise ConfigError("enough seen")
 

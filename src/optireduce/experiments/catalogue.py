@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from . import (
     early_timeout,
     env_ratio,
+    grid_scale,
     hadamard_sweep,
     incast,
     mse_topology,
@@ -29,5 +30,6 @@ STUDIES: Mapping[str, Study] = {
         early_timeout,
         incast,
         env_ratio,
+        grid_scale,
     )
 }
