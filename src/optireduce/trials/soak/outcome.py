@@ -19,8 +19,8 @@ class RankStory:
     checked: int = 0
     wrong: int = 0
     operations_at_loss: int | None = None  # when the last rank was lost
-    resident_early: int = 0  # the most in the first half of the rotation of faults ...
-    resident_late: int = 0  # ... and from then on until a rank was lost
+    resident_early: int = 0  # the least when all was quiet, in the first half of the rotation of faults ...
+    resident_late: int = 0  # ... and in the second
     longest_silence: float = 0.0
     ended: str | None = None  # the error that ended it
 

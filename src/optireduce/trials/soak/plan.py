@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 RANK_MODULE = "optireduce.trials.soak.rank"
 _MOST_CHAPTER_SECONDS = 300.0
-_LONG_CHAPTER_SECONDS = 120.0
+_LONG_CHAPTER_SECONDS = 240.0
 _PHASE_SECONDS = 5.0
 _ENDING_SHARE = 0.15
 

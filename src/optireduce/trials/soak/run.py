@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ from .plan import RANK_MODULE, SoakPlan, seats
 
 _TICK_SECONDS = 0.1
 _FORMING_SECONDS = 90.0
+# Large blocks go back to the kernel when they are freed, always: resident memory then says what is held.
+_RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 _MOST_SILENCE_SECONDS = 45.0  # more than an operation's own limit, and a chapter's stops
 
 Advance = Callable[[str, float], None]
@@ -21,6 +24,7 @@ Advance = Callable[[str, float], None]
 def run_soak(lab: Lab, plan: SoakPlan, advance: Advance = lambda note, seconds: None) -> Outcome:
     """Chapter after chapter. ``advance`` is told what goes on, and how many seconds have passed of each."""
     outcome = Outcome()
+    os.environ.update(_RETURN_MEMORY)
     for number in range(plan.chapters):
         ending = ENDINGS[number % len(ENDINGS)]
         outcome.chapters.append(_Telling(lab, plan, ending, advance).tell())
@@ -102,10 +106,12 @@ class _Telling:
     def _note_progress(self, story: RankStory, record: Record) -> None:
         for name in ("operations", "bytes", "lost_bytes", "checked", "wrong"):
             setattr(story, name, record[name])
-        if self._phase < self._warm:
-            story.resident_early = max(story.resident_early, record["resident"])
-        elif self._phase < len(self._phases) - 1:
-            story.resident_late = max(story.resident_late, record["resident"])
+        # While a host stands still the others keep results for it, within a limit: that is no growth. What
+        # counts is what they hold when all is quiet.
+        if self._phases[self._phase] is not ROTATION[0] or (self._phase == 0 and self._warm > len(ROTATION)):
+            return
+        name = "resident_early" if self._phase < self._warm else "resident_late"
+        setattr(story, name, min(getattr(story, name) or record["resident"], record["resident"]))
 
     def _look_for_hangs(self) -> None:
         now = time.monotonic()
