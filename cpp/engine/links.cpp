@@ -241,7 +241,7 @@ void Links::receive(const Event& socket, std::vector<Datagram>& out) {
   const std::size_t received = link.socket.receive(slots_);
   for (std::size_t i = 0; i < received; ++i) {
     out.push_back({link.peer, std::move(buffers_[i]), static_cast<std::uint32_t>(slots_[i].bytes),
-                   static_cast<std::uint32_t>(slots_[i].segment_bytes), link.group});
+                   static_cast<std::uint32_t>(slots_[i].segment_bytes), 0, link.group});
   }
 }
 

@@ -22,9 +22,10 @@ class GroupHealth {
   void on_resent(Rank peer, std::uint64_t operation, std::uint64_t packets) {
     if (operation >= peers_[peer].from) peers_[peer].resent += packets;
   }
-  /// The peer did not answer and was sent more than it had room for, or is absent: what it lost of this
-  /// operation and earlier ones says nothing about the network.
-  void on_overrun(Rank peer, std::uint64_t operation) { peers_[peer] = {0, 0, operation + 1}; }
+  /// The peer did not answer and was sent more than it had room for, or is absent: what it asks for again of
+  /// this operation and earlier ones says nothing about the network. What it has asked for before does: a
+  /// peer that nothing reaches does not answer either.
+  void on_overrun(Rank peer, std::uint64_t operation) { peers_[peer].from = operation + 1; }
 
   /// An operation is over. Tells, at the end of each period, a peer that got most of it by repair.
   std::optional<Rank> end_operation() {

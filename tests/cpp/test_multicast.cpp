@@ -201,11 +201,24 @@ TEST(a_period_of_half_the_packets_is_no_reason) {
 TEST(what_a_silent_peer_lost_does_not_count) {
   GroupHealth health(2);
   for (std::uint64_t operation = 0; operation < 8; ++operation) {
+    const bool silent = operation >= 3;
     health.on_sent(1, operation, 100);
-    if (operation == 6) health.on_overrun(1, operation);
+    if (silent) health.on_overrun(1, operation);
+    if (silent) health.on_resent(1, operation, 100);
+    CHECK(!health.end_operation());
+  }
+}
+
+TEST(what_a_peer_lost_before_it_fell_silent_counts) {
+  GroupHealth health(2);
+  for (std::uint64_t operation = 0; operation < 7; ++operation) {
+    health.on_sent(1, operation, 100);
     health.on_resent(1, operation, 100);
     CHECK(!health.end_operation());
   }
+  health.on_sent(1, 7, 100);
+  health.on_overrun(1, 7);
+  CHECK(health.end_operation() == Rank{1});
 }
 
 RUN_TESTS()
