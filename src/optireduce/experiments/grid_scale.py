@@ -116,7 +116,8 @@ def _findings(plan: _Plan, cells: Sequence[Cell]) -> Findings:
             f"Virtual time, {plan.seeds} seeds, buckets of {plan.loop.elements * 4 / 2**20:g} MiB, "
             f"{plan.loop.measured} operations after {plan.loop.settling}, all within the warm-up: they run "
             f"to completion. {_BITS_PER_SECOND / 1e9:g} Gbit/s ports with queues of {_QUEUE_BYTES // 1024} "
-            f"KiB, 50 to 150 µs one way; of every batch of packets 0.2 % meet a link that stands still for 1 ms.",
+            f"KiB, 50 to 150 µs one way; 0.2 % of all batches of packets meet a link that stands still "
+            f"for 1 ms.",
             "Hosts cost nothing here: no system calls, no interrupts, no memory traffic. A flat rank has as "
             "many of them as there are ranks, which these tables do not show.",
             f"Flat groups of more than {_MOST_FLAT} ranks are not run: they take hours and gigabytes here.",
