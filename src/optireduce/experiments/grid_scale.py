@@ -168,8 +168,8 @@ def _figure(plan: _Plan, cells: Sequence[Cell]) -> Figure:
         ],
         kind="points",
         x_log=True,
-        caption=f"{plan.loop.elements * 4 / 2**20:g} MiB, virtual time; mean of {plan.loop.measured} "
-        f"operations.",
+        caption=f"{plan.loop.elements * 4 / 2**20:g} MiB, virtual time; mean of {plan.seeds} seeds of "
+        f"{plan.loop.measured} operations.",
     )
 
 
