@@ -8,7 +8,7 @@ from typing import Literal
 
 from .errors import ConfigError
 
-FLAT_BELOW = 64
+FLAT_BELOW = 128
 """Ranks that "auto" leaves flat. The study grid-scale says why."""
 
 

@@ -221,6 +221,29 @@ TEST(the_mean_is_over_the_contributions_that_came) {
   CHECK(about(lost_in_second, kElements / 4));
 }
 
+TEST(a_packet_that_lacks_contributions_weighs_as_much_as_the_others) {
+  sim::SimOptions options = grid_of(8, 2, 9);
+  options.doom.share = 0.03;
+  options.doom.hopeless = sim::DoomOptions::Hopeless::Contributions;
+  options.doom.first_operation = 5;
+  CommonLoop loop(options);
+  loop.run({});
+  GridLoop plan;
+  loop.run(plan);
+  CHECK(loop.result().finished);
+  std::uint64_t lost = 0, less = 0;
+  for (std::size_t i = 0; i < plan.operations; ++i) {
+    for (Rank rank = 0; rank < 8; ++rank) {
+      lost += loop.report(i, rank).contributions_lost_bytes;
+      for (std::size_t e = 0; e < plan.elements; ++e)
+        less += std::abs(loop.values(i, rank)[e] - common(e)) > 1e-5f * common(e) ? 1 : 0;
+    }
+  }
+  CHECK(lost > 0);
+  // Only where more than half of a row is missing.
+  CHECK(less < plan.elements * plan.operations * 8 / 500);
+}
+
 TEST(too_few_ranks_are_an_error_for_the_whole_group_only) {
   sim::SimOptions options = grid_of(4, 2);
   options.protocol.bound.min_ranks = 4;
@@ -278,6 +301,7 @@ TEST(a_rank_that_never_comes_is_named_everywhere_and_the_next_operation_works) {
     CHECK(rank == 4 || report.elapsed < Duration::millis(2'500));
     CHECK_EQ(result.reports[1][rank]->message, std::string());
     CHECK(next[rank] == std::vector<float>(5'000, 2.0f));
+    CHECK_EQ(network.protocol(rank).completed(0), std::uint64_t{2});  // no lane holds on to the first one
   }
 }
 

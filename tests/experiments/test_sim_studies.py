@@ -402,6 +402,15 @@ def test_repeats_are_means_over_seeds() -> None:
     assert (repeats.first_bound, repeats.last_bound, repeats.incast) == (4.0, 5.0, 7.0)
 
 
+def test_how_much_faster_a_grid_is() -> None:
+    def cell(ranks: int, rows: int, seconds: float) -> grid_scale.Cell:
+        return grid_scale.Cell(ranks, rows, [Measured(seconds=[seconds])])
+
+    cells = [cell(16, 1, 0.5), cell(16, 4, 0.25), cell(1024, 32, 0.5)]
+    assert grid_scale.speedup(cells, 16) == 2.0
+    assert grid_scale.speedup(cells, 1024) is None
+
+
 def test_what_the_early_timeout_saves() -> None:
     on, off = Repeats([measured_with(3.0, lost=0.01)]), Repeats([measured_with(4.0, lost=0.01)])
     pair = early_timeout.Pair("somewhere", "papers", on, off)

@@ -113,12 +113,13 @@ def _findings(plan: _Plan, cells: Sequence[Cell]) -> Findings:
         verdicts=[_verdict(plan, cells)],
         data={"plan": asdict(plan), "cells": [asdict(cell) for cell in cells]},
         notes=(
-            f"Virtual time, {plan.seeds} seeds, buckets of {plan.loop.elements * 4 / 2**20:g} MiB, {plan.loop.measured} "
-            f"operations after {plan.loop.settling}, all within the warm-up: they run to completion. "
-            f"{_BITS_PER_SECOND / 1e9:g} Gbit/s ports with queues of {_QUEUE_BYTES // 1024} KiB, 50 to 150 µs "
-            f"one way, and of every batch of packets 0.2 % meet a link that stands still for 1 ms.",
+            f"Virtual time, {plan.seeds} seeds, buckets of {plan.loop.elements * 4 / 2**20:g} MiB, "
+            f"{plan.loop.measured} operations after {plan.loop.settling}, all within the warm-up: they run "
+            f"to completion. {_BITS_PER_SECOND / 1e9:g} Gbit/s ports with queues of {_QUEUE_BYTES // 1024} "
+            f"KiB, 50 to 150 µs one way; 0.2 % of all batches of packets meet a link that stands still "
+            f"for 1 ms.",
             "Hosts cost nothing here: no system calls, no interrupts, no memory traffic. A flat rank has as "
-            "many of them as there are ranks, so that real hosts gain more from a grid than these tables say.",
+            "many of them as there are ranks, which these tables do not show.",
             f"Flat groups of more than {_MOST_FLAT} ranks are not run: they take hours and gigabytes here.",
         ),
     )
@@ -132,9 +133,9 @@ def _verdict(plan: _Plan, cells: Sequence[Cell]) -> Verdict:
         paper="2 (N/G - 1) + (G - 1) rounds instead of 2 (N - 1)",
         ours=f"{found:.1f} times as fast as flat at {ranks} ranks",
         holds=ranks == _CLAIMED_AT and found >= _CLAIMED_SPEEDUP,
-        note=f"We ask for {_CLAIMED_SPEEDUP:g} times at {_CLAIMED_AT} ranks. Rounds are not one after the other "
-        "here, so that their number is not the time. A grid passes four delays instead of two; what it saves "
-        "is what many senders at once do to a port.",
+        note=f"We ask for {_CLAIMED_SPEEDUP:g} times at {_CLAIMED_AT} ranks. Rounds are not one after the "
+        "other here, so that their number is not the time. A grid passes four delays instead of two; what "
+        "it saves is what many senders at once do to a port.",
     )
 
 
@@ -167,7 +168,8 @@ def _figure(plan: _Plan, cells: Sequence[Cell]) -> Figure:
         ],
         kind="points",
         x_log=True,
-        caption=f"{plan.loop.elements * 4 / 2**20:g} MiB, virtual time; mean of {plan.loop.measured} operations.",
+        caption=f"{plan.loop.elements * 4 / 2**20:g} MiB, virtual time; mean of {plan.seeds} seeds of "
+        f"{plan.loop.measured} operations.",
     )
 
 
@@ -178,8 +180,8 @@ def _series(name: str, cells: Sequence[Cell]) -> Series:
 STUDY = Study(
     name="grid-scale",
     title="Many ranks, flat and in rows and columns",
-    question="The papers' 2D form needs 2 (N/G - 1) + (G - 1) rounds instead of 2 (N - 1). Here groups of up to "
-    "1,024 ranks reduce the same bucket in both forms, in virtual time and on a network with a tail.",
+    question="The papers' 2D form needs 2 (N/G - 1) + (G - 1) rounds instead of 2 (N - 1). Here groups of up "
+    "to 1,024 ranks reduce the same bucket in both forms, in virtual time and on a network with a tail.",
     needs_lab=False,
     units=lambda settings: _plan(settings).units,
     run=run,
