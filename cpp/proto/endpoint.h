@@ -60,9 +60,7 @@ class Endpoint final : public Protocol {
   std::uint64_t completed(std::uint8_t) const override { return completed_; }
   Rank lane_ranks(std::uint8_t) const override { return config_.size; }
 
-  void probe_group() override {
-    controls_.push_back({PacketType::Status, config_.rank, 0, {}, {}, 0, true});
-  }
+  void probe_group() override { controls_.push_back({PacketType::Status, config_.rank, 0, {}, {}, 0, true}); }
   void set_multicast(bool on) override { multicast_ = on; }
   bool heard_in_group(Rank peer) const override { return peers_[peer].heard_in_group; }
   bool multicasts() const override { return multicast_; }

@@ -40,8 +40,8 @@ class Seal {
   /// The same for packets of `stride` bytes, one behind the other; the last may be shorter.
   void open_all(std::span<const std::byte> packets, std::size_t stride, std::vector<bool>& genuine) const;
 
-  /// The seal of the `me`-th rank of a part of the group, which `lane` and `first`, its first rank, name: with
-  /// tags that nobody else's packets have. It shares the group's number.
+  /// The seal of the `me`-th rank of a part of the group, which `lane` and `first`, its first rank, name:
+  /// with tags that nobody else's packets have. It shares the group's number.
   Seal for_part(std::uint8_t lane, Rank first, Rank me) const;
 
   /// A number that all ranks share and others do not know. It says nothing about the key.

@@ -68,8 +68,8 @@ class Engine:
 
     After ``begin``: ``open_group`` returns the port on which this rank speaks to a multicast group,
     ``join_group`` takes everybody's address and port, ``probe_group`` returns the ranks that are not heard
-    there, and ``use_group`` begins to use it, or ends it. ``auth``: "token" or "mac". ``secret``: 16 bytes, the
-    same on every rank.
+    there, and ``use_group`` begins to use it, or ends it. ``auth``: "token" or "mac". ``secret``: 16 bytes,
+    the same on every rank. ``rows``: the ranks of every row of a grid; none: flat.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class _Connector:
         if self.rows and config.multicast == "on":
             raise ConnectError(
                 f'multicast = "on" is not usable with groups = {config.groups!r}: ranks in {len(self.rows)} '
-                f'groups send what they reduced to a few others only; set groups to 1, or multicast to "auto"',
+                'groups send what they reduced to a few others only; set groups to 1, or multicast to "auto"',
                 [],
             )
         self._engine: Engine | None = None

@@ -87,7 +87,8 @@ void Peers::place(Input& input, Header& header, std::uint64_t operation, std::ui
                   Shard& shard) const {
   const std::uint8_t which = input.byte();
   if (!carries_data(header.type)) return;
-  const std::uint64_t seed = config_.bound.shuffle && header.descriptor.bounded ? config_.seal.shared_number() : 0;
+  const std::uint64_t seed =
+      config_.bound.shuffle && header.descriptor.bounded ? config_.seal.shared_number() : 0;
   const Schedule schedule(header.descriptor, operation, config_.size, config_.payload_bytes, seed);
   header.shard = schedule.shard_of(header.type == PacketType::Contribution ? config_.rank : header.sender);
   shard = schedule.shard(header.shard);

@@ -188,9 +188,7 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
     """Else a setting for the whole world would make its subgroups fail."""
     given = []
 
-    def engine(
-        rank: int, size: int, address: str, auth: str, secret: bytes, options: Any, rows: Any
-    ) -> None:
+    def engine(rank: int, size: int, address: str, auth: str, secret: bytes, options: Any, rows: Any) -> None:
         given.append(options.min_ranks)
         raise ConfigError("enough seen")
 

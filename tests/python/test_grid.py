@@ -165,3 +165,16 @@ def train(rank: int, size: int, directory: str) -> bytes:
 def test_training_through_a_grid_keeps_replicas_together(on_ranks: Callable[..., list[Any]]) -> None:
     results = on_ranks(4, train)
     assert all(result == results[0] for result in results)
+
+
+def test_grids_do_not_multicast() -> None:
+    """Each rank sends what it reduced to its row or column only."""
+    config = grid(2, multicast="on")
+    store = MemoryStore()
+
+    def join(rank: int) -> None:
+        Communicator(rank, 4, store, config).close()
+
+    for error in outcomes(4, join):
+        assert isinstance(error, optireduce.ConnectError)
+        assert 'multicast = "on" is not usable with groups = 2' in str(error)
