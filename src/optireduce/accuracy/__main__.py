@@ -73,11 +73,14 @@ def main(
     drift: Annotated[
         bool, typer.Option(help=f"Only whether replicas stay together, over {DRIFT_STEPS:,} steps.")
     ] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; each task knows how many are fastest alone.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--json", help="Write every run there.")] = None,
 ) -> None:
     """Train with lost gradient data, by the protocol itself in virtual time, and compare with exact runs."""
     plan = Plan(
-        tasks=chosen_tasks(task),
+        tasks=chosen_tasks(task, threads),
         strategies=chosen_strategies(strategies or (OURS.name if drift else ",".join(STRATEGIES))),
         losses=chosen_losses(patterns, loss or (DRIFT_LOSS if drift else "0.01,0.05,0.10"), hopeless),
         seeds=seeds,

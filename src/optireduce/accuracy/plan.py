@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..cli.errors import UsageError
@@ -47,10 +47,11 @@ class Plan:
             yield Case(task, strategy, loss, seed, self.steps or task.steps, decay=not self.drift_only)
 
 
-def chosen_tasks(text: str) -> list[Task]:
-    """``all`` or names with commas between them."""
+def chosen_tasks(text: str, threads: int | None = None) -> list[Task]:
+    """``all`` or names with commas between them. ``threads``: instead of each task's own number."""
     names = ",".join(TASKS) if text == "all" else text
-    return [load() for load in _chosen(names, TASKS, "--task")]
+    tasks = [load() for load in _chosen(names, TASKS, "--task")]
+    return tasks if threads is None else [replace(task, threads=threads) for task in tasks]
 
 
 def chosen_strategies(text: str) -> list[Strategy]:
