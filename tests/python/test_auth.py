@@ -198,7 +198,7 @@ def test_ranks_use_what_auto_means_for_their_addresses(
     class Seen(Exception):  # noqa: N818 - not an error
         pass
 
-    def engine(rank: int, size: int, address: str, auth: str, secret: bytes, options: Any) -> None:
+    def engine(rank: int, size: int, address: str, auth: str, secret: bytes, options: Any, rows: Any) -> None:
         given.append((rank, auth, secret))
         raise Seen
 

@@ -14,12 +14,13 @@ from ..dtypes import DTYPES
 from ..hadamard import Encoded, WireBuffers
 from ..resync_windows import ResyncWindows
 from ..simulation import Doom, Link, Network, Operation, Port, Simulation
-from ..wire import IdleBuffers, Lost, lost_values, travelling
+from ..wire import IdleBuffers, Lost, Wire, lost_values, travelling
 from .strategies import Loss, Strategy
 
 _GIGABIT = 1e9
 _SWITCH_QUEUE_BYTES = 256 * 1024
 _COMPUTE_SECONDS = 2e-3  # between operations, in virtual time: so long what is late has to come
+_CACHE_LINE_BYTES = 64  # of which packets hold whole ones, so that no int8 block is cut
 _FLOAT32 = DTYPES["float32"]
 _GRADIENTS = 1  # the stream that late data belongs to
 
@@ -151,6 +152,12 @@ def transport_for(
     return Lossy(strategy, loss, shape, payload_bytes, seed)
 
 
+def _payload_bytes(wire: Wire, as_float32: int) -> int:
+    """About as many values in a packet, however they travel: shards of small models have few packets."""
+    narrowed = as_float32 * {"bf16": 2, "int8": 1}.get(wire, 4) // 4
+    return max(narrowed // _CACHE_LINE_BYTES, 1) * _CACHE_LINE_BYTES
+
+
 def _network(strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, seed: int) -> Network:
     return Network(
         ranks,
@@ -159,7 +166,7 @@ def _network(strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, see
         egress=Port(_GIGABIT),
         ingress=Port(_GIGABIT, _SWITCH_QUEUE_BYTES),
         coalesce=1.0,
-        payload_bytes=payload_bytes,
+        payload_bytes=_payload_bytes(strategy.wire, payload_bytes),
         doom=Doom(loss.pattern, loss.share, loss.hopeless),
         repair=strategy.repair,
         late_repair=strategy.late_repair,
