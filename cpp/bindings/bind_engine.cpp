@@ -267,14 +267,16 @@ void bind_engine(nb::module_& m) {
       .def(
           "all_reduce",
           [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout,
-             bool bounded, int weight, std::uint32_t stream, std::size_t patience, bool repairs) {
-            return self.all_reduce(reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype),
-                                   checked_op(op), bounded,
-                                   {seconds(timeout), checked_weight(weight), stream, patience, repairs});
+             bool bounded, int weight, std::uint32_t stream, std::size_t patience, bool repairs,
+             bool unhurried) {
+            return self.all_reduce(
+                reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype), checked_op(op),
+                bounded, {seconds(timeout), checked_weight(weight), stream, patience, repairs, unhurried});
           },
           nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
           nb::arg("timeout_seconds"), nb::arg("bounded") = false, nb::arg("weight") = 1,
-          nb::arg("stream") = 0, nb::arg("patience_bytes") = 0, nb::arg("repairs") = false, Released())
+          nb::arg("stream") = 0, nb::arg("patience_bytes") = 0, nb::arg("repairs") = false,
+          nb::arg("unhurried") = false, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(
           "wait",

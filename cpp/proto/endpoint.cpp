@@ -51,7 +51,7 @@ std::uint64_t Endpoint::start(Time now, const Descriptor& descriptor, std::byte*
     fail_rejected(now, operation, known->second);
     return number;
   }
-  if (descriptor.bounded && timeouts_.warmed_up()) set_bound(operation);
+  if (descriptor.bounded && !options.unhurried && timeouts_.warmed_up()) set_bound(operation);
   if (!admit_participants(now, operation)) return number;
   finish_if_complete(now, operation);  // a group of one, or nothing to reduce
   for (const Run& run : early_.take(number)) {

@@ -29,6 +29,8 @@ struct StartOptions {
   /// No gradient: asks for lost packets again, also where other operations with a deadline do not, and who
   /// misses it is not absent.
   bool repairs = false;
+  /// It may end without all data, and yet takes the time it needs, as in the warm-up.
+  bool unhurried = false;
   /// Second stage alone: what the packets of our shard lack, see OwnedShard::set_lost.
   std::vector<std::uint16_t> lacking = {};
 };

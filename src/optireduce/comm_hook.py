@@ -191,7 +191,8 @@ class Session:
         on_cpu = buffer.device.type == "cpu"
         host = buffer if on_cpu else buffer.cpu()
         copy_to_device = None if on_cpu else lambda: _copy_to_device(buffer, host)
-        operation = self._start(host, bucket.index(), copy_to_device)
+        warming_up = step.number < self._transport.config.warmup_steps
+        operation = self._start(host, bucket.index(), copy_to_device, unhurried=warming_up)
         return future_of(
             operation,
             buffer,
@@ -200,7 +201,9 @@ class Session:
             devices=None if on_cpu else [buffer.device],
         )
 
-    def _start(self, host: torch.Tensor, bucket: int, then: Callable[[], None] | None) -> Operation:
+    def _start(
+        self, host: torch.Tensor, bucket: int, then: Callable[[], None] | None, *, unhurried: bool
+    ) -> Operation:
         """A bucket as it is, or encoded."""
         dtype = TORCH_DTYPES[host.dtype]
         encoded = self._encoded(host, dtype, bucket)
@@ -218,6 +221,7 @@ class Session:
             OPS["mean"],
             gradient=True,
             stream=bucket + 1 if encoded is None else 0,  # other signs each time: nothing can be added later
+            unhurried=unhurried,
             keep_alive=(host, encoded),
             finish=None if encoded is None and then is None else finish,
         )

@@ -72,6 +72,11 @@ class Config:
     """Operations that run to completion before the first deadline, to learn what is usual here. More give a
     better first estimate, and leave training unprotected for longer."""
 
+    warmup_steps: int = 20
+    """With attach(): the gradients of so many steps run to completion, whatever ``warmup_operations`` says.
+    In its first steps an optimizer moves parameters the furthest, so that a replica that loses a part of them
+    is left behind. More leave training unprotected for longer: a rank that dies during them ends it."""
+
     bound_percentile: float = 95.0
     """The deadline is this percentile of what operations took. Lower ends slow operations sooner, and loses
     more."""
@@ -212,6 +217,7 @@ _INTEGERS = {
     "early_bytes": (65_536, 2**40),
     "bounded_min_bytes": (0, 2**62),
     "warmup_operations": (3, 10**6),
+    "warmup_steps": (0, 10**9),
     "absent_after": (1, 10**6),
     "resync_steps": (0, 10**9),
     "halt_after": (1, 10**9),

@@ -28,6 +28,7 @@ _SAME_EVERYWHERE = (
     "bounded",
     "bounded_min_bytes",
     "warmup_operations",
+    "warmup_steps",
     "min_ranks",
     "repair",
     "late_repair",

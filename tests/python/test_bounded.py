@@ -183,7 +183,7 @@ def train_with_a_death(
     from torch.nn.parallel import DistributedDataParallel
     from torch_ranks import process_group
 
-    config = replace(CONFIG, bounded_min_bytes=0)  # every bucket
+    config = replace(CONFIG, bounded_min_bytes=0, warmup_steps=0)  # every bucket
     with process_group(backend, rank, size, directory, timeout=30.0, config=config):
         torch.manual_seed(3)
         layers = [torch.nn.Linear(256, 256) for _ in range(3)]  # no buffers, which would be broadcast

@@ -72,7 +72,7 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"min_ranks": "2", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     samples |= {"late_repair": "0", "shuffle": "0", "resync_steps": "7", "resync_optimizer": "1"}
     samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "auth": "mac"}
-    samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4"}
+    samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4", "warmup_steps": "9"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
@@ -86,6 +86,7 @@ def test_every_field_is_read_from_its_variable() -> None:
         multicast="auto",
         multicast_ttl=2,
         groups=4,
+        warmup_steps=9,
         skip_above=0.25,
         halt_after=3,
         interface="eth7",

@@ -17,7 +17,7 @@ from optireduce.hadamard import Switch, may_help
 
 OnRanks = Callable[..., list[Any]]
 WIDTH = 64
-QUIET = replace(CONFIG, warmup_operations=3)
+QUIET = replace(CONFIG, warmup_operations=3, warmup_steps=0)
 
 
 def trainer(
@@ -128,6 +128,25 @@ def test_the_rank_that_sends_nan_is_named_on_all(on_ranks: OnRanks) -> None:
     for verdict in on_ranks(3, training_with_nan):
         assert verdict.non_finite == (1,)
         assert verdict.lost == 0.0
+
+
+def loses_after_its_first_steps(rank: int, size: int, directory: str) -> list[float]:
+    with process_group("gloo", rank, size, directory):
+        lossy = replace(QUIET, mtu=576, repair=False, drop=0.1, hadamard="off", warmup_steps=6)
+        model, optimizer, session = trainer(lossy)
+        lost = []
+        for number in range(12):
+            step(rank, number, model, optimizer)
+            lost.append(session.last_step.loss_share)
+        session.close()
+        return lost
+
+
+def test_the_first_steps_lose_nothing(on_ranks: OnRanks) -> None:
+    """However few operations the warm-up needs."""
+    for lost in on_ranks(2, loses_after_its_first_steps):
+        assert lost[:6] == [0.0] * 6
+        assert min(lost[6:]) > 0.01
 
 
 def asks_itself(rank: int, size: int, directory: str) -> Any:
