@@ -18,7 +18,7 @@ struct BoundOptions {
   /// The hard bound is this percentile of what operations took, between two multiples of their median.
   double percentile = 95;
   double least = 1.3;
-  double most = 1.4;
+  double most = 1.38;
   /// Ask for missing packets again while there is time. Without it the transport is the papers'.
   bool repair = true;
   /// Fetch what was missing at the deadline afterwards, unless there is no repair; see late_repair.h.

@@ -85,7 +85,7 @@ class Config:
     """The deadline is never less than this multiple of the median time. Lower makes a calm network lose data
     to small delays."""
 
-    bound_most: float = 1.4
+    bound_most: float = 1.38
     """The deadline is never more than this multiple of the median time. Higher loses less in bursts, and
     lets the slowest steps take longer."""
 
