@@ -1,4 +1,5 @@
 // What comes after its deadline: fetched, and added to the next result of the same buffer.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -197,12 +198,14 @@ TEST(operations_under_way_together_count_as_one_absence) {
 TEST(losses_that_no_time_can_mend_do_not_lengthen_the_bound) {
   for (const Pattern pattern : {Pattern::Random, Pattern::Tail, Pattern::Bursts}) {
     Training training(network(8, pattern, 0.3));
-    Duration first;
+    Duration first, longest;
     for (int step = 0; step < 300; ++step) {
       training.step();
-      if (step == kWarmup + 1) first = training.reports[0]->policy.bound;
+      const Duration bound = training.reports[0]->policy.bound;
+      if (step == kWarmup + 1) first = bound;
+      if (step >= 200) longest = std::max(longest, bound);
     }
-    CHECK(training.reports[0]->policy.bound < first * 2);
+    CHECK(longest < first * 3);  // with what ranks start late, which differs from step to step
   }
 }
 
