@@ -5,14 +5,6 @@ namespace {
 
 /// Nobody answers a goodbye, so it is said more than once: a peer that misses it waits out its linger time.
 constexpr int kGoodbyes = 3;
-/// Failed operations that latecomers are told about.
-constexpr std::size_t kMaxRejected = 256;
-
-std::string list(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
 
 }  // namespace
 
@@ -261,70 +253,6 @@ PolicySnapshot Endpoint::policy(std::size_t bytes) const {
   return snapshot;
 }
 
-void Endpoint::fail_rejected(Time now, Operation& operation, const RejectBody& body) {
-  remember_rejection(operation.number(), body);
-  const std::string reporter = "rank " + std::to_string(body.reporter);
-  const std::string culprit = "rank " + std::to_string(body.culprit);
-  if (body.reason == RejectReason::Left) {
-    fail(now, operation, ErrorCode::Closed, culprit + " left the group before it was complete",
-         {body.culprit});
-  } else if (body.reason == RejectReason::Mismatch) {
-    fail(now, operation, ErrorCode::Mismatch,
-         reporter + " reduces " + describe(body.expected) + " but " + culprit + " reduces " +
-             describe(body.found) +
-             "; all ranks must call the same operations with the same size, type and reduction in the same "
-             "order",
-         {body.reporter, body.culprit});
-  } else {
-    fail(now, operation, ErrorCode::Timeout, reporter + " gave up waiting for " + culprit, {body.culprit});
-  }
-}
-
-/// Others may not need the rank that left, but wait for us.
-void Endpoint::fail_deserted(Time now, Operation& operation, Rank peer) {
-  const RejectBody body{RejectReason::Left, config_.name_of(peer), config_.name_of(config_.rank),
-                        operation.descriptor(), operation.descriptor()};
-  tell_rejection(operation.number(), body);
-  fail_rejected(now, operation, body);
-}
-
-void Endpoint::fail_late(Time now, Operation& operation) {
-  std::vector<Rank> late;
-  std::vector<std::string> parts;
-  for (Rank peer : operation.waiting_for()) {
-    late.push_back(config_.name_of(peer));
-    const Peer& state = peers_[peer];
-    const std::string seen =
-        state.heard ? "last packet from it " + std::to_string((now - state.last_heard).seconds()) + " s ago"
-                    : "never heard";
-    parts.push_back(operation.describe_wait(peer, late.back()) + ", " + seen);
-  }
-  if (!late.empty()) {
-    const RejectBody body{RejectReason::Timeout, late.front(), config_.name_of(config_.rank),
-                          operation.descriptor(), operation.descriptor()};
-    tell_rejection(operation.number(), body);
-    remember_rejection(operation.number(), body);
-  }
-  const double waited = (now - operation.started()).seconds();
-  fail(now, operation, ErrorCode::Timeout,
-       "not complete after " + std::to_string(waited) + " s, waiting for " + list(parts), late);
-}
-
-void Endpoint::remember_rejection(std::uint64_t operation, const RejectBody& body) {
-  rejected_.emplace(operation, body);
-  while (rejected_.size() > kMaxRejected) rejected_.erase(rejected_.begin());
-}
-
-void Endpoint::tell_rejection(std::uint64_t operation, const RejectBody& body) {
-  for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank) controls_.push_back({PacketType::Reject, peer, operation, {}, body, 0});
-  }
-}
-
-void Endpoint::answer_rejected(std::uint64_t operation, Rank peer) {
-  controls_.push_back({PacketType::Reject, peer, operation, {}, rejected_.at(operation), 0});
-}
-
 std::optional<Report> Endpoint::poll_completion() {
   if (completions_.empty()) return std::nullopt;
   Report report = std::move(completions_.front());
@@ -337,94 +265,6 @@ std::optional<MembershipEvent> Endpoint::poll_event() {
   const MembershipEvent event = events_.front();
   events_.pop_front();
   return event;
-}
-
-void Endpoint::handle_timeout(Time now) {
-  if (now < next_timeout_) return;
-  next_timeout_ = Time::never();
-  std::vector<std::uint64_t> numbers;
-  for (const auto& [number, _] : operations_) numbers.push_back(number);
-  for (std::uint64_t number : numbers) {
-    if (Operation* operation = find(number)) check_deadlines(now, *operation);
-    if (Operation* operation = find(number)) request_missing(now, *operation);
-  }
-  request_late(now);
-  answer_if_due(now);
-  check_stuck_peers(now);
-  send_status_if_due(now);
-}
-
-/// Who waits for reduced shards only cannot know whose contribution their owners lack: it hears the owners'
-/// verdict before its own.
-Time Endpoint::give_up_time(const Operation& operation) const {
-  return operation.waits_for_contributions() ? operation.deadline()
-                                             : operation.deadline() + config_.repair_max;
-}
-
-void Endpoint::request_missing(Time now, Operation& operation) {
-  if (operation.handed_over || (!operation.repairs() && operation.bound())) return;
-  for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer == config_.rank || peers_[peer].left || (operation.bound() && peers_[peer].absent)) continue;
-    if (operation.owned().waits_for(peer)) request_flow(now, operation, peer, PacketType::Contribution);
-    request_flow(now, operation, peer, PacketType::Reduced);
-  }
-}
-
-void Endpoint::request_flow(Time now, Operation& operation, Rank peer, PacketType wanted) {
-  const InboundFlow& flow =
-      wanted == PacketType::Contribution ? operation.owned().flow(peer) : operation.foreign(peer).flow();
-  const RepairTimers timers = peers_[peer].rtt.timers(config_.reorder_delay);
-  const Time due = flow.request_due(timers);
-  if (due <= now) {
-    controls_.push_back({PacketType::Request, peer, operation.number(), wanted, {}, 0});
-    schedule(now + timers.retry);
-  } else {
-    schedule(due);
-  }
-}
-
-void Endpoint::send_status_if_due(Time now) {
-  if (now < status_due_) return schedule(status_due_);
-  status_due_ = Time::never();
-  for (Rank peer = 0; peer < config_.size; ++peer) {
-    if (peer != config_.rank && !peers_[peer].left && peers_[peer].told < completed_) {
-      controls_.push_back({PacketType::Status, peer, 0, {}, {}, 0});
-    }
-  }
-}
-
-void Endpoint::answer_if_due(Time now) {
-  for (Rank rank = 0; rank < config_.size; ++rank) {
-    Peer& peer = peers_[rank];
-    const bool go_on = peer.go_on_due <= now;
-    if (go_on || peer.answer_due <= now) {
-      const std::uint8_t flags = go_on && early_.roomy(rank) ? kFlagGoOn : std::uint8_t{0};
-      controls_.push_back({PacketType::Status, rank, 0, {}, {}, flags});
-      peer.answer_due = Time::never();
-      if (go_on) peer.go_on_due = Time::never();
-    }
-    schedule(std::min(peer.answer_due, peer.go_on_due));
-  }
-}
-
-/// A peer that answers nothing while we could send on may have missed what asked for an answer: it is asked
-/// again. One that does not answer that either has lost everything, or is gone.
-void Endpoint::check_stuck_peers(Time now) {
-  for (Rank rank = 0; rank < config_.size; ++rank) {
-    Peer& peer = peers_[rank];
-    if (peer.stuck_since == Time::never()) continue;
-    const Time asks_at = peer.stuck_since + peer.rtt.repair_timeout();
-    const Time gives_up_at = peer.stuck_since + silence_limit(peer);
-    if (gives_up_at <= now) {
-      peer.window.on_silence(now);
-      peer.stuck_since = Time::never();
-      peer.silent = true;
-    } else if (asks_at <= now && peer.pinged_at < peer.stuck_since) {
-      peer.pinged_at = now;
-      controls_.push_back({PacketType::Ping, rank, 0, {}, {}, 0});
-    }
-    if (peer.stuck_since != Time::never()) schedule(asks_at > now ? asks_at : gives_up_at);
-  }
 }
 
 }  // namespace optireduce
