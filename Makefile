@@ -30,14 +30,14 @@ test: setup lint test-cpp test-python
 test-cpp: setup
 	cmake --preset test
 	cmake --build --preset test
-	ctest --preset test
+	ctest --preset test -j 2
 
 test-python: setup
 	$(BIN)/pytest
 
 # The core's own tests under ASan+UBSan, and under TSan those that have threads.
 sanitize: setup
-	cmake --preset asan && cmake --build --preset asan && ctest --preset asan
+	cmake --preset asan && cmake --build --preset asan && ctest --preset asan -j 2
 	cmake --preset tsan && cmake --build --preset tsan --target test_engine && ctest --preset tsan -R test_engine
 
 # Hostile packets against the core, for FUZZ_SECONDS in all: with libFuzzer where there is clang, else with a driver
