@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any
 from .buffers import Buffer, as_buffer
 from .config import Config
 from .dtypes import OPS, Op, op_code
-from .errors import ClosedError, ConfigError, OperationTimeout
+from .errors import ClosedError, ConfigError, OperationTimeout, OptiReduceError
 from .exchange import StoreExchange
 from .membership import MembershipCallback
 from .rendezvous import Store, TcpStore, store_host
@@ -19,6 +20,7 @@ from .transport import Finish, Operation, Transport
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 _MOST_WEIGHT = 65_535  # 16 bits in every packet
+_LAST_WORDS_SECONDS = 2.0  # how long rank 0 serves its store for ranks that still read why there is no group
 
 
 class Handle:
@@ -172,7 +174,13 @@ def _form_group(
     own = TcpStore(host, port, serve=rank == 0, timeout_seconds=timeout)
     try:
         exchange = StoreExchange(own, rank, size, f"optireduce/{name}")
-        transport = Transport(exchange, config, timeout, host)
+        try:
+            transport = Transport(exchange, config, timeout, host)
+        except OptiReduceError:
+            # The others fail for the same reason, but have to read it first.
+            with contextlib.suppress(OptiReduceError, OSError):
+                exchange.leave(_LAST_WORDS_SECONDS)
+            raise
         exchange.leave(config.connect_timeout_seconds)
         return transport
     finally:

@@ -134,7 +134,7 @@ class Config:
     """Send what was reduced once, to an IP multicast group, instead of once to each rank: a rank of 8 then
     sends 1.0 times its bucket instead of 1.75. Pays where hosts send more slowly than they receive, or the
     switch is the limit. "auto": between hosts, where every rank hears every other, else not; "on": that is
-    required. Forming the group takes up to 0.3 s longer. "off" is the default because shared clouds seldom
+    required. Forming the group takes up to a second longer. "off" is the default because shared clouds seldom
     let it through, and Wi-Fi sends it at the lowest speed."""
 
     multicast_ttl: int = 1

@@ -15,7 +15,7 @@ from .exchange import Exchange, agree
 
 _logger = logging.getLogger("optireduce")
 
-_PROBE_SECONDS = 0.25
+_PROBE_SECONDS = 1.0
 """How long ranks listen for each other; they are through with it as soon as everybody is heard."""
 _FEWEST_RANKS = 3  # of two, each sends what it reduced to one other: nothing is saved
 _SHOWN_RANKS = 8

@@ -63,6 +63,7 @@ class FakeEngine:
         stream: int,
         patience_bytes: int,
         repairs: bool,
+        unhurried: bool,
     ) -> int:
         self.calls.append(SimpleNamespace(elements=elements, bounded=bounded, weight=weight, stream=stream))
         return len(self.calls) - 1
