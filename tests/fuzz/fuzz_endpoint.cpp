@@ -97,6 +97,7 @@ class Script {
   /// The kernel may merge packets of one flow: one that only looks like the others is not taken for one of
   /// them, and does not spoil them. The last is the stranger's, or a copy of the only one goes before it.
   void deliver_beside_stranger(const Peers::Volley& volley) {
+    if (volley.bytes.empty()) return;  // its packets would have been larger than any
     const std::size_t last = (volley.bytes.size() - 1) / volley.segment_bytes * volley.segment_bytes;
     Bytes merged = volley.bytes;
     seal_raw(std::span(merged).subspan(last), kWrongSecret);
