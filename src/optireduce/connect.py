@@ -1,8 +1,8 @@
 """Forming a group: from "we are N ranks and can exchange a few bytes" to an engine whose packets get through.
 
 Four rounds, each an all-gather in which a failure on one rank fails all of them at once: addresses and the
-session's secret; ports and grants; path MTUs; who answered over UDP. And then whether to
-multicast: multicast.py.
+session's secret; ports and grants; path MTUs; who answered over UDP. And then whether to multicast:
+multicast.py.
 """
 
 from __future__ import annotations
