@@ -66,11 +66,19 @@ def _timed(seat: Seat, voice: Voice, system: System, group: Averager, bucket: Bu
     stolen_before, begin = stolen_seconds(), time.perf_counter()
     known = group.average(bucket)
     seconds, stolen = time.perf_counter() - begin, stolen_seconds() - stolen_before
-    lossless = not any(known.get(f"{stage}lost_share") for stage in ("", "contributions_", "reduced_"))
+    voice.gate()  # hosts share our cores: who is through first must not compute while the others still reduce
+    wrong = _count_wrong(seat, system, known, bucket)
+    return known | {"seconds": seconds, "stolen": stolen, "wrong": wrong}
+
+
+def _count_wrong(seat: Seat, system: System, known: dict[str, Any], bucket: Bucket) -> int:
+    """Values that are not the mean although nothing was lost. Spoils the bucket."""
+    if any(known.get(f"{stage}lost_share") for stage in ("", "contributions_", "reduced_")):
+        return 0
     mean = (seat.plan.hosts + 1) / 2
     allowed = _INT8_STEPS * mean if system.settings.get("wire") == "int8" else 0.0
-    wrong = int(np.count_nonzero(np.abs(bucket - mean) > allowed)) if lossless else 0
-    return known | {"seconds": seconds, "stolen": stolen, "wrong": wrong}
+    np.abs(np.subtract(bucket, mean, out=bucket), out=bucket)
+    return int(np.count_nonzero(bucket > allowed))
 
 
 def train(seat: Seat, voice: Voice, group: Averager) -> None:
