@@ -18,7 +18,7 @@ constexpr std::size_t int8_blocks(std::size_t values) {
 }
 
 /// Rounds every value up or down at random, so that it is right on average; the same seed gives the same bits
-/// on every machine. Values below 2^-104 of a block whose largest is no larger become zeros. A block with an
+/// on every machine. A block whose values are all below 2^-100 becomes one of zeros. A block with an
 /// infinity or a NaN becomes one of NaNs.
 void int8_encode(const float* values, std::size_t count, std::uint64_t seed, std::byte* blocks);
 

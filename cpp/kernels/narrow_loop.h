@@ -1,9 +1,14 @@
 // The loops of int8_block.h and bfloat16.h, written once for all instruction sets, in vectors of eight lanes.
 //
+// A block is handled as eight vectors of eight numbers, of which the first two are its scale: blocks and
+// values are then read and written in place, without a copy in between. Blocks are rounded in groups, because
+// most of the time of a single one is spent waiting for its largest value and two divisions.
+//
 // A .cpp for an instruction set defines OPTIREDUCE_TARGET (the function attribute that enables it), includes
 // narrow_lanes.h, and defines, before it includes this file, what compilers do not do well on their own:
-//   void store_numbers(const Whole& numbers, std::int8_t* out)    64 numbers from 32 to 8 bits
-//   void load_numbers(const std::int8_t* source, I32x8& numbers)  8 numbers from 8 to 32 bits
+//   void store_numbers(const Whole& numbers, std::byte* out)    64 numbers from 32 to 8 bits, clamped
+//   void load_numbers(const std::byte* source, I32x8& numbers)  8 numbers from 8 to 32 bits
+//   void largest_of_rows(const Rows& rows, U32x8& largest)      of each row's numbers, all below 2^31
 // Everything here has internal linkage: code for one instruction set must never be linked for another's.
 #pragma once
 
@@ -24,9 +29,13 @@ namespace {
 
 constexpr std::uint32_t kSignless = 0x7fff'ffffu;
 constexpr std::uint32_t kNotFinite = 0x7f80'0000u;   // this magnitude and above: infinity, NaN
-constexpr std::uint32_t kNegligible = 0x0c00'0000u;  // 2^-103: below it the scale would lose its precision
-constexpr std::uint16_t kNanScale = 0x7fc0u;
+constexpr std::uint32_t kNegligible = 0x0d80'0000u;  // 2^-100: below it kOne / scale would overflow
+constexpr std::uint32_t kNanScale = 0x7fc0'0000u;
 constexpr float kLargest = 127.0F;
+constexpr int kFraction = 20;  // bits of a number behind the point before it is rounded
+constexpr float kOne = 0x1p20F;
+constexpr std::size_t kScaleLanes = kPadded - kInt8BlockValues;
+constexpr U32x8 kNoScale{0, 0, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
 
 /// splitmix64, as in proto/mix.h: kernels know nothing of proto.
 OPTIREDUCE_TARGET inline std::uint64_t scramble(std::uint64_t z) {
@@ -36,16 +45,15 @@ OPTIREDUCE_TARGET inline std::uint64_t scramble(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/// Eight xorshift generators (Marsaglia 2003) side by side.
+/// Eight xorshift generators (Marsaglia 2003) side by side, far apart by murmur3's last step.
 struct Dice {
   U32x8 state;
 
   OPTIREDUCE_TARGET explicit Dice(std::uint64_t seed) {
-    for (std::size_t lane = 0; lane < kLanes; lane += 2) {
-      const std::uint64_t word = scramble(seed + lane);
-      state[lane] = static_cast<std::uint32_t>(word) | 1u;  // zero would stay zero
-      state[lane + 1] = static_cast<std::uint32_t>(word >> 32) | 1u;
-    }
+    state = U32x8{0, 1, 2, 3, 4, 5, 6, 7} * 0x9e37'79b9u + static_cast<std::uint32_t>(seed);
+    state = (state ^ (state >> 16)) * 0x85eb'ca6bu;
+    state = (state ^ (state >> 13)) * 0xc2b2'ae35u;
+    state = (state ^ (state >> 16) ^ static_cast<std::uint32_t>(seed >> 32)) | 1u;  // zero would stay zero
   }
 
   OPTIREDUCE_TARGET void roll() {
@@ -53,6 +61,10 @@ struct Dice {
     state ^= state >> 17;
     state ^= state << 5;
   }
+
+  /// Adds numbers between 0 and kOne, multiples of 2^-16 of it plus half of that: two from each roll.
+  OPTIREDUCE_TARGET void add_first(I32x8& to) const { to += (I32x8)(((state & 0xffffu) << 4) | 8u); }
+  OPTIREDUCE_TARGET void add_second(I32x8& to) const { to += (I32x8)(((state >> 16) << 4) | 8u); }
 };
 
 OPTIREDUCE_TARGET inline float scale_of(const std::byte* block) {
@@ -61,86 +73,136 @@ OPTIREDUCE_TARGET inline float scale_of(const std::byte* block) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-OPTIREDUCE_TARGET inline void set_scale(std::byte* block, std::uint16_t bits) {
+OPTIREDUCE_TARGET inline void set_scale(std::byte* block, std::uint32_t scale) {
+  const auto bits = static_cast<std::uint16_t>(scale >> 16);
   std::memcpy(block, &bits, sizeof bits);
 }
 
-OPTIREDUCE_TARGET inline std::uint32_t largest_magnitude(const Values& values) {
-  U32x8 largest{};
-  for (const F32x8& value : values) {
-    const U32x8 magnitude = (U32x8)value & kSignless;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  std::uint32_t found = 0;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) found = std::max(found, largest[lane]);
-  return found;
-}
+/// Blocks that are rounded together.
+struct Group {
+  std::array<Values, kLanes> values;
+  Rows largest{};  // magnitudes of each block's values, lane by lane
+  std::array<std::uint64_t, kLanes> seeds;
+  std::size_t count = 0;
 
-OPTIREDUCE_TARGET inline void encode_block(const Values& values, Dice& dice, std::byte* block) {
-  const std::uint32_t largest = largest_magnitude(values);
-  if (largest < kNegligible || largest >= kNotFinite) {
-    std::memset(block, 0, kInt8BlockBytes);
-    if (largest >= kNotFinite) set_scale(block, kNanScale);
-    return;
+  /// The block's values are in place; what lies in the lanes of its scale does not matter.
+  OPTIREDUCE_TARGET void add(std::uint64_t seed) {
+    Values& block = values[count];
+    block[0] = (F32x8)((U32x8)block[0] & kNoScale);
+    I32x8 most{};
+    for (const F32x8& value : block) {
+      const auto magnitude = (I32x8)((U32x8)value & kSignless);
+      most = magnitude > most ? magnitude : most;
+    }
+    largest[count] = (U32x8)most;
+    seeds[count++] = seed;
   }
+};
+
+/// For each block its scale, as the bits of a float32, and what a value is multiplied with to count in
+/// kOne-th parts of it.
+OPTIREDUCE_TARGET inline void find_scales(const U32x8& largest, U32x8& scales, F32x8& factors) {
   // Rounded up to a bfloat16, so that the largest value is at most 127 of it.
-  const std::uint32_t exact = std::bit_cast<std::uint32_t>(std::bit_cast<float>(largest) / kLargest);
-  const std::uint32_t scale = (exact + 0xffffu) & 0xffff'0000u;
-  const float inverse = 1.0F / std::bit_cast<float>(scale);
-  Whole rounded;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    dice.roll();
-    const F32x8 chance = __builtin_convertvector((I32x8)(dice.state >> 8), F32x8) * 0x1p-24F;
-    // Truncation of a positive number is its floor, on every machine.
-    const I32x8 whole = __builtin_convertvector(values[i] * inverse + chance + 256.0F, I32x8) - 256;
-    const I32x8 least = whole < -127 ? I32x8{} - 127 : whole;
-    rounded[i] = least > 127 ? I32x8{} + 127 : least;
-  }
-  std::array<std::int8_t, kPadded> numbers;
-  store_numbers(rounded, numbers.data());
-  set_scale(block, static_cast<std::uint16_t>(scale >> 16));
-  std::memcpy(block + sizeof(std::uint16_t), numbers.data(), kInt8BlockValues);
+  const auto exact = (U32x8)((F32x8)largest / kLargest);
+  const U32x8 scale = (exact + 0xffffu) & 0xffff'0000u;
+  const auto nothing = (U32x8)((I32x8)largest < static_cast<std::int32_t>(kNegligible));
+  const auto not_finite = (U32x8)((I32x8)largest >= static_cast<std::int32_t>(kNotFinite));
+  scales = (scale & ~nothing & ~not_finite) | (kNanScale & not_finite);
+  factors = (F32x8)((U32x8)(kOne / (F32x8)scale) & ~nothing);
 }
 
+/// Up or down at random: adding a fraction and cutting off what is behind the point.
+OPTIREDUCE_TARGET inline void round_block(const Values& values, float factor, Dice dice, std::byte* block) {
+  Whole rounded;
+  for (std::size_t i = 0; i < values.size(); i += 2) {
+    dice.roll();
+    rounded[i] = __builtin_convertvector(values[i] * factor, I32x8);
+    rounded[i + 1] = __builtin_convertvector(values[i + 1] * factor, I32x8);
+    dice.add_first(rounded[i]);
+    dice.add_second(rounded[i + 1]);
+    rounded[i] >>= kFraction;
+    rounded[i + 1] >>= kFraction;
+  }
+  store_numbers(rounded, block);
+}
+
+OPTIREDUCE_TARGET inline void round_group(Group& group, std::byte* blocks) {
+  U32x8 largest, scales;
+  F32x8 factors;
+  largest_of_rows(group.largest, largest);
+  find_scales(largest, scales, factors);
+  for (std::size_t i = 0; i < group.count; ++i, blocks += kInt8BlockBytes) {
+    if (scales[i] == kNanScale) {
+      std::memset(blocks, 0, kInt8BlockBytes);
+    } else {
+      round_block(group.values[i], factors[i], Dice(group.seeds[i]), blocks);
+    }
+    set_scale(blocks, scales[i]);
+  }
+  group.count = 0;
+}
+
+/// Also adds to the lanes of the scale, whatever that gives.
 OPTIREDUCE_TARGET inline void add_block(const std::byte* block, Values& sums) {
-  std::array<std::int8_t, kPadded> numbers{};
-  std::memcpy(numbers.data(), block + sizeof(std::uint16_t), kInt8BlockValues);
   const float scale = scale_of(block);
   for (std::size_t i = 0; i < sums.size(); ++i) {
     I32x8 whole;
-    load_numbers(numbers.data() + i * kLanes, whole);
+    load_numbers(block + i * kLanes, whole);
     sums[i] += scale * __builtin_convertvector(whole, F32x8);
   }
 }
 
-OPTIREDUCE_TARGET void encode_all(const float* values, std::size_t count, std::uint64_t seed,
-                                  std::byte* blocks) {
-  Dice dice(seed);
-  Values padded{};
-  for (; count >= kInt8BlockValues; count -= kInt8BlockValues) {  // of constant size: copies without a call
-    std::memcpy(padded.data(), values, kInt8BlockValues * sizeof(float));
-    encode_block(padded, dice, blocks);
-    values += kInt8BlockValues;
-    blocks += kInt8BlockBytes;
-  }
-  if (count == 0) return;
-  padded = {};
-  std::memcpy(padded.data(), values, count * sizeof(float));
-  encode_block(padded, dice, blocks);
+OPTIREDUCE_TARGET inline void load(const float* from, Values& block) {
+  const auto* vectors = reinterpret_cast<const Anywhere*>(from);
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = vectors[i].lanes;
 }
 
-OPTIREDUCE_TARGET void decode_all(const std::byte* blocks, std::size_t count, float* values) {
-  for (; count >= kInt8BlockValues; count -= kInt8BlockValues) {
-    Values decoded{};
-    add_block(blocks, decoded);
-    std::memcpy(values, decoded.data(), kInt8BlockValues * sizeof(float));
-    values += kInt8BlockValues;
-    blocks += kInt8BlockBytes;
+OPTIREDUCE_TARGET inline void store(const Values& block, float* to) {
+  auto* vectors = reinterpret_cast<Anywhere*>(to);
+  for (std::size_t i = 0; i < block.size(); ++i) vectors[i].lanes = block[i];
+}
+
+/// The values of the block that begins there. Before the first one there may be no memory.
+OPTIREDUCE_TARGET inline void load_values(const float* values, std::size_t count, bool first, Values& block) {
+  if (!first && count >= kInt8BlockValues) return load(values - kScaleLanes, block);
+  std::array<float, kPadded> padded{};
+  std::memcpy(padded.data() + kScaleLanes, values, std::min(count, kInt8BlockValues) * sizeof(float));
+  load(padded.data(), block);
+}
+
+OPTIREDUCE_TARGET void encode_all(const float* values, std::size_t count, std::uint64_t seed,
+                                  std::byte* blocks) {
+  Group group;
+  for (std::size_t done = 0; done < count;) {
+    for (; done < count && group.count < kLanes; done += kInt8BlockValues) {
+      load_values(values + done, count - done, done == 0, group.values[group.count]);
+      group.add(scramble(seed ^ scramble(done)));
+    }
+    const std::size_t rounded = group.count;
+    round_group(group, blocks);
+    blocks += rounded * kInt8BlockBytes;
   }
-  if (count == 0) return;
+}
+
+OPTIREDUCE_TARGET inline void decode_apart(const std::byte* block, std::size_t count, float* values) {
   Values decoded{};
-  add_block(blocks, decoded);
-  std::memcpy(values, decoded.data(), count * sizeof(float));
+  add_block(block, decoded);
+  std::array<float, kPadded> padded;
+  store(decoded, padded.data());
+  std::memcpy(values, padded.data() + kScaleLanes, count * sizeof(float));
+}
+
+/// From the end: what the lanes of a scale write over are values of the block before, which comes next.
+OPTIREDUCE_TARGET void decode_all(const std::byte* blocks, std::size_t count, float* values) {
+  std::size_t block = count / kInt8BlockValues;
+  if (const std::size_t rest = count % kInt8BlockValues; rest != 0)
+    decode_apart(blocks + block * kInt8BlockBytes, rest, values + block * kInt8BlockValues);
+  for (; block > 1; --block) {
+    Values decoded{};
+    add_block(blocks + (block - 1) * kInt8BlockBytes, decoded);
+    store(decoded, values + (block - 1) * kInt8BlockValues - kScaleLanes);
+  }
+  if (block == 1) decode_apart(blocks, kInt8BlockValues, values);
 }
 
 /// From what is rounded: the same blocks give the same bits, whoever adds them, with however many others.
@@ -158,12 +220,18 @@ OPTIREDUCE_TARGET inline std::uint64_t seed_from(std::span<const std::byte* cons
 
 OPTIREDUCE_TARGET void reduce_all(std::span<const std::byte* const> inputs, float divisor, std::byte* out,
                                   std::size_t blocks) {
-  for (std::size_t offset = 0; offset < blocks * kInt8BlockBytes; offset += kInt8BlockBytes) {
-    Values sums{};
-    for (const std::byte* input : inputs) add_block(input + offset, sums);
-    for (F32x8& sum : sums) sum /= divisor;
-    Dice dice(seed_from(inputs, offset));
-    encode_block(sums, dice, out + offset);
+  const float share = 1.0F / divisor;
+  Group group;
+  for (std::size_t done = 0; done < blocks;) {
+    const std::size_t begin = done;
+    for (; done < blocks && group.count < kLanes; ++done) {
+      Values& sums = group.values[group.count];
+      sums = {};
+      for (const std::byte* input : inputs) add_block(input + done * kInt8BlockBytes, sums);
+      for (F32x8& sum : sums) sum *= share;
+      group.add(seed_from(inputs, done * kInt8BlockBytes));
+    }
+    round_group(group, out + begin * kInt8BlockBytes);
   }
 }
 

@@ -15,10 +15,10 @@ namespace optireduce {
 struct BoundOptions {
   /// Operations that run to completion before the first one has a deadline.
   std::uint32_t warmup_operations = 20;
-  /// The hard bound is this percentile of what operations took, between two multiples of their median.
+  /// The hard bound is this percentile of what operations took, between two multiples of what is usual.
   double percentile = 95;
   double least = 1.3;
-  double most = 1.38;
+  double most = 1.4;
   /// Ask for missing packets again while there is time. Without it the transport is the papers'.
   bool repair = true;
   /// Fetch what was missing at the deadline afterwards, unless there is no repair; see late_repair.h.

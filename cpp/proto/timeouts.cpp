@@ -17,6 +17,7 @@ constexpr double kAverageWeight = 1.0 / 8;
 constexpr double kLeastArrived = 0.25;
 constexpr double kNoticeable = 1e-3;
 constexpr double kUndisturbedShare = 0.25;
+constexpr double kMostDisturbed = 1.125;
 constexpr double kFractionLeast = 0.05, kFractionGrowth = 1.5, kFractionDecay = 0.97;
 
 double median_of(const std::vector<std::uint16_t>& codes) {
@@ -51,7 +52,7 @@ void TimeoutPolicy::learn(const Outcome& outcome) {
   average_bytes_ = learned_ == 0 ? bytes : average_bytes_ + (bytes - average_bytes_) * kAverageWeight;
   const double weight = learned_ == 0 ? 1 : kAverageWeight * std::min(1.0, bytes / average_bytes_);
   // Beyond the bound nobody would have waited.
-  const double most = percentile(0.5) * options_.most;
+  const double most = usual() * options_.most;
   average_ += (std::min(sample.seconds_per_byte, most) - average_) * weight;
   ++learned_;
 
@@ -64,15 +65,15 @@ void TimeoutPolicy::learn(const Outcome& outcome) {
 }
 
 void TimeoutPolicy::update_bound() {
-  const double median = percentile(0.5);
+  const double middle = usual();
   const double bound =
-      std::clamp(percentile(options_.percentile / 100), median * options_.least, median * options_.most);
+      std::clamp(percentile(options_.percentile / 100), middle * options_.least, middle * options_.most);
   undisturbed_ = percentile(kUndisturbedShare);
   std::vector<double> sorted = skews_;
   std::sort(sorted.begin(), sorted.end());
   const double rank = static_cast<double>(sorted.size() - 1) * options_.percentile / 100;
-  const double usual = sorted[static_cast<std::size_t>(std::ceil(rank))];
-  skew_codes_[me_] = static_cast<std::uint8_t>(std::min(std::ceil(usual / kSkewStep.seconds()), 255.0));
+  const double latest = sorted[static_cast<std::size_t>(std::ceil(rank))];
+  skew_codes_[me_] = static_cast<std::uint8_t>(std::min(std::ceil(latest / kSkewStep.seconds()), 255.0));
   bounds_[me_] = to_log_scale(bound);
   earlies_[me_] = to_log_scale(average_);
   shared_bound_ = median_of(bounds_);
@@ -86,6 +87,10 @@ void TimeoutPolicy::hear(Rank peer, std::uint16_t bound, std::uint16_t early, st
   earlies_[peer] = early;
   shared_bound_ = median_of(bounds_);
   shared_early_ = median_of(earlies_);
+}
+
+double TimeoutPolicy::usual() const {
+  return std::min(percentile(0.5), percentile(kUndisturbedShare) * kMostDisturbed);
 }
 
 double TimeoutPolicy::percentile(double share) const {

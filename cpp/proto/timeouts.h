@@ -5,9 +5,11 @@
 // bytes, so that many small buckets do not speak for the large ones. "Bytes" are the operation's own and
 // those of operations that were under way before it, because they share the links.
 //
-//   tB   a percentile of the last operations, kept between two multiples of their median: one burst does not
-//        move it much, a network that has become slower moves it when half of the samples say so. Never less
-//        than kSlack above the median: schedulers delay by tens of milliseconds whatever the bucket.
+//   tB   a percentile of the last operations, kept between two multiples of what is usual: one burst does not
+//        move it much, a network that has become slower moves it when three quarters of the samples say so.
+//        Usual is their median, but where half of them are disturbed that wanders from run to run between
+//        undisturbed times and others, so not more than an eighth above the lower quartile. Never less than
+//        kSlack above what is usual: schedulers delay by tens of milliseconds whatever the bucket.
 //        Computing takes different times on different ranks; waiting for the last one to start is learned
 //        apart and added.
 //   tC   a moving average.
@@ -52,7 +54,7 @@ class TimeoutPolicy {
   /// the largest of all ranks' values (the first to start sees it), up to a limit.
   Duration skew(std::size_t bytes) const;
   Duration early(std::size_t bytes) const;
-  /// About the median.
+  /// About what is usual.
   Duration typical(std::size_t bytes) const;
   /// When nothing gets in the way: a low percentile of our own.
   Duration undisturbed(std::size_t bytes) const;
@@ -72,6 +74,7 @@ class TimeoutPolicy {
 
   /// The value below which `share` of the sampled bytes lie.
   double percentile(double share) const;
+  double usual() const;
   void update_bound();
 
   BoundOptions options_;

@@ -82,11 +82,12 @@ class Config:
     more."""
 
     bound_least: float = 1.3
-    """The deadline is never less than this multiple of the median time. Lower makes a calm network lose data
+    """The deadline is never less than this multiple of the usual time (the median, but at most an
+    eighth above the lower quartile). Lower makes a calm network lose data
     to small delays."""
 
-    bound_most: float = 1.38
-    """The deadline is never more than this multiple of the median time. Higher loses less in bursts, and
+    bound_most: float = 1.4
+    """The deadline is never more than this multiple of the usual time. Higher loses less in bursts, and
     lets the slowest steps take longer."""
 
     repair: bool = True

@@ -165,7 +165,7 @@ class Network:
     """This and what follows: as in :class:`Config`, and with the same limits."""
     bound_percentile: float = 95.0
     bound_least: float = 1.3
-    bound_most: float = 1.38
+    bound_most: float = 1.4
     repair: bool = True
     late_repair: bool = True
     shuffle: bool = True

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
+import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from optireduce import Communicator, Config
@@ -108,6 +112,7 @@ class ProcessPool:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("spawn")
+        self._stacks = tempfile.TemporaryDirectory()
         self._workers: list[tuple[Any, Any]] = []
 
     def run(
@@ -144,7 +149,7 @@ class ProcessPool:
 
     def _worker(self) -> tuple[Any, Any]:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process = self._context.Process(target=_serve, args=(theirs, self._stacks.name), daemon=True)
         process.start()
         theirs.close()  # or its end would not be noticed
         return process, ours
@@ -166,10 +171,27 @@ class ProcessPool:
                 return bool(good), value
         except EOFError:
             return False, f"the process died, exit code {self._workers[rank][0].exitcode}"
-        return False, f"did not end within {LIMIT_SECONDS} s"
+        return False, f"did not end within {LIMIT_SECONDS} s; it is here:\n{self._where(rank)}"
+
+    def _where(self, rank: int) -> str:
+        """Of all Python threads of a rank that hangs, whoever holds the interpreter's lock."""
+        process = self._workers[rank][0]
+        os.kill(process.pid, signal.SIGUSR1)
+        path = Path(self._stacks.name) / str(process.pid)
+        deadline = time.monotonic() + 5.0
+        while not path.stat().st_size and time.monotonic() < deadline:
+            process.join(0.05)
+        return path.read_text() or "(no answer)"
 
 
-def _serve(connection: Any) -> None:
+def _serve(connection: Any, directory: str) -> None:
+    with (Path(directory) / str(os.getpid())).open("w") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks)
+        _serve_calls(connection)
+        faulthandler.unregister(signal.SIGUSR1)
+
+
+def _serve_calls(connection: Any) -> None:
     import torch
 
     torch.set_num_threads(1)

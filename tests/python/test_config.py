@@ -39,7 +39,7 @@ from optireduce import Communicator, Config, ConfigError, ConnectError, connect
         ("bound_percentile", 49.0, "50 to 100"),
         ("bound_percentile", 100.5, "50 to 100"),
         ("bound_least", 0.9, "1 to 10"),
-        ("bound_least", 1.5, "bound_most = 1.38"),
+        ("bound_least", 1.5, "bound_most = 1.4"),
         ("bound_most", 11.0, "1 to 10"),
         ("repair", None, "True or False"),
         ("absent_after", 0, "from 1"),
