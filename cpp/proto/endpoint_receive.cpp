@@ -226,7 +226,8 @@ void Endpoint::handle_request(Time now, const Run& run) {
   }
   if (rejected_.contains(run.operation)) return answer_rejected(run.operation, run.header.sender);
   const Rank from = run.header.sender;
-  const auto min_age = static_cast<std::uint32_t>(peers_[from].rtt.repair_timeout().ns / 1000);
+  const auto min_age =
+      static_cast<std::uint32_t>(peers_[from].rtt.timers(config_.reorder_delay).retry.ns / 1000);
   const RequestContext context{from, body->newest, as_timestamp(now), min_age};
   const Operation* operation = find(run.operation);
   const bool contribution = body->wanted == PacketType::Contribution;

@@ -12,6 +12,8 @@ constexpr int kPatientRequests = 2;
 /// A peer that was late for seconds must not wait for seconds more when its first packet after that is lost.
 constexpr Duration kMaxPatience = Duration::millis(200);
 
+constexpr std::uint32_t kEndShare = 16;
+
 /// A hole below the highest packet that arrived.
 bool has_inner_hole(std::uint64_t received) {
   return (received & (received + 1)) != 0;
@@ -59,6 +61,12 @@ void InboundFlow::note_gap(Time now, std::uint32_t chunk) {
   }
 }
 
+/// Near the end a sender has no reason to pause, and a request in vain is for little.
+Duration InboundFlow::silence_of(const RepairTimers& timers) const {
+  const bool nearly_complete = missing_packets_ <= shard_.packets() / kEndShare;
+  return nearly_complete ? timers.retry : timers.silence;
+}
+
 Time InboundFlow::request_due(const RepairTimers& timers) const {
   if (complete()) return Time::never();
   if (urgent_) return requested_at_;
@@ -66,14 +74,14 @@ Time InboundFlow::request_due(const RepairTimers& timers) const {
   const auto doubled = [&](Duration wait) {
     return std::min(wait * (std::int64_t{1} << doublings), std::max(wait, kMaxPatience));
   };
-  const Time silence_ends = std::max(progress_at_, requested_at_) + doubled(timers.silence);
+  const Time silence_ends = std::max(progress_at_, requested_at_) + doubled(silence_of(timers));
   const Time retry = has_gap() ? std::min(silence_ends, requested_at_ + doubled(timers.retry)) : silence_ends;
   return has_fresh_gap() ? std::min(retry, fresh_gap_since_ + timers.reorder) : retry;
 }
 
 void InboundFlow::take_missing(Time now, const RepairTimers& timers, std::size_t limit,
                                std::vector<RequestEntry>& out) {
-  const bool silent = urgent_ || now - progress_at_ >= timers.silence;
+  const bool silent = urgent_ || now - progress_at_ >= silence_of(timers);
   const bool only_fresh = !urgent_ && has_fresh_gap() && now - requested_at_ < timers.retry;
   const auto chunks = static_cast<std::uint32_t>(received_.size());
   const std::uint32_t first = only_fresh ? std::max(first_hole_, requested_chunks_) : first_hole_;

@@ -57,6 +57,7 @@ class InboundFlow {
   bool has_fresh_gap() const { return fresh_gap_since_ != Time::never(); }
   bool has_gap() const { return first_hole_ < highest_chunk_ || gap_in_highest_; }
   void note_gap(Time now, std::uint32_t chunk);
+  Duration silence_of(const RepairTimers& timers) const;
 
   Shard shard_;
   std::vector<std::uint64_t> received_;  // by chunk

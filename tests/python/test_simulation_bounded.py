@@ -217,3 +217,18 @@ def test_storms_hit_few_ranks_hard() -> None:
     assert 0.04 < struck.mean() < 0.2
     assert 0.12 < shares[struck].mean() < 0.28
     assert shares[~struck].mean() < 0.005
+
+
+def test_what_is_lost_at_the_very_end_is_soon_repaired() -> None:
+    """Nothing comes after it that would show that it is lost."""
+    port = {"egress": Port(2e8), "ingress": Port(2e8, queue_bytes=256 * 1024)}
+    simulation = Simulation(
+        Network(RANKS, seed=5, link=Link(loss=0.01), coalesce=1.0, wake_seconds=2e-4, **port)
+    )
+    arrays = [np.zeros(1024 * 1024, np.float32) for _ in range(RANKS)]
+    seconds = []
+    for _ in range(150):
+        reports = simulation.all_reduce(arrays, "mean", bounded=True)
+        seconds.append(max(report.elapsed_seconds for report in reports if report is not None))
+    usual, slow = np.percentile(seconds[25:], [50, 95])
+    assert slow < 1.05 * usual
