@@ -159,10 +159,11 @@ class Config:
 
     groups: int | Literal["auto"] = "auto"
     """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
-    others, in three stages instead of two. 1: flat. The group's size must be a multiple of it. "auto": flat
-    for few ranks; for many, the ranks of a host make a row, or rows are about as many as ranks in each. A
-    grid waits longer for what is late (three deadlines, one after the other), and a dead rank costs its row
-    more of the gradient."""
+    others, in three stages instead of two. 1: flat. The group's size must be a multiple of it. "auto": the
+    ranks of a host make a row where all hosts have equally many, and more than one, so that they send the
+    bucket through its link together instead of each; else flat below 128 ranks, and above rows are about as
+    many as ranks in each. A grid waits longer for what is late (three deadlines, one after the other), and a
+    dead rank costs its row more of the gradient."""
 
     operation_log: str = ""
     """File that gets one JSON object for each operation (fields: ``optireduce.operation_log``); ``{rank}`` in

@@ -88,7 +88,8 @@ class _Connector:
         self._addresses = addresses
         self._secret = secret
         self.hosts = len(set(addresses))
-        self.rows = rows_for(config.groups, addresses)
+        flat = config.groups == "auto" and config.multicast == "on"  # what is asked for goes before "auto"
+        self.rows = [] if flat else rows_for(config.groups, addresses)
         if self.rows and config.multicast == "on":
             raise ConnectError(
                 f'multicast = "on" is not usable with groups = {config.groups!r}: ranks in {len(self.rows)} '

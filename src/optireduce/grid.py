@@ -9,14 +9,14 @@ from typing import Literal
 from .errors import ConfigError
 
 FLAT_BELOW = 128
-"""Ranks that "auto" leaves flat. The study grid-scale says why."""
+"""Ranks, on as many hosts, that "auto" leaves flat. The study grid-scale says why."""
 
 
 def rows_for(groups: int | Literal["auto"], addresses: Sequence[str]) -> list[list[int]]:
     """The ranks of every row; none where all ranks exchange with all others. ``addresses``: each rank's."""
     size = len(addresses)
     if groups == "auto":
-        return _natural_rows(addresses) if size >= FLAT_BELOW else []
+        return _host_rows(addresses) or (_square_rows(size) if size >= FLAT_BELOW else [])
     if groups == 1:
         return []
     if size % groups != 0 or groups == size:
@@ -28,15 +28,19 @@ def rows_for(groups: int | Literal["auto"], addresses: Sequence[str]) -> list[li
     return _blocks(size, groups)
 
 
-def _natural_rows(addresses: Sequence[str]) -> list[list[int]]:
-    """Hosts, where all have equally many ranks; else about as many rows as ranks in each."""
+def _host_rows(addresses: Sequence[str]) -> list[list[int]]:
+    """Hosts, where all have equally many ranks and several: flat, each of them would send the bucket through
+    its host's link, in a grid all of them together do. None elsewhere."""
     hosts: dict[str, list[int]] = {}
     for rank, address in enumerate(addresses):
         hosts.setdefault(address, []).append(rank)
     lengths = {len(ranks) for ranks in hosts.values()}
-    if len(hosts) > 1 and len(lengths) == 1 and lengths != {1}:
-        return list(hosts.values())
-    size = len(addresses)
+    equal = len(hosts) > 1 and len(lengths) == 1 and lengths != {1}
+    return list(hosts.values()) if equal else []
+
+
+def _square_rows(size: int) -> list[list[int]]:
+    """About as many rows as ranks in each."""
     between = [rows for rows in _divisors(size) if rows not in (1, size)]
     if not between:
         return []  # a prime number of ranks has no rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -71,6 +72,17 @@ def test_a_crash_kills_the_last_host_only(tmp_path: Path, capfd: pytest.CaptureF
     assert "[0] alone" in capfd.readouterr().out
 
 
+@needs_a_lab
+def test_ranks_of_a_host_send_their_bucket_through_its_link_together(tmp_path: Path) -> None:
+    """Flat, each of them would: twice as much here."""
+    found = tmp_path / "found.json"
+    command = ["lab", "bench", "quiet", "--hosts", "2", "--per-host", "2", "--rate", "none", "--bytes", "1M"]
+    command += ["--iterations", "4", "--warmup", "2", "--frontier", "groups=auto,1", "--json", str(found)]
+    assert main(command) == 0
+    sent = {row["system"]: row["sent_bytes"] for row in json.loads(found.read_text())["figures"]}
+    assert sent["groups=auto"] < 0.7 * sent["groups=1"]
+
+
 def test_an_unknown_environment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "bench", "windy"]) == 2
     assert "'windy' is not known" in capsys.readouterr().err
@@ -83,6 +95,7 @@ def test_an_unknown_environment_is_refused(capsys: pytest.CaptureFixture[str]) -
         (["lab", "bench", "quiet", "--set", "colour=red"], "colour"),
         (["lab", "bench", "quiet", "--bytes", "3"], "not a value for each of 4 hosts"),
         (["lab", "bench", "crash", "--frontier", "bound_most=1,2"], "leave one out"),
+        (["lab", "bench", "crash", "--per-host", "2"], "its hosts have one rank each"),
         (["lab", "calibrate", "quiet"], "nothing to calibrate"),
         (["lab", "run", "quiet"], "no program to run"),
     ],

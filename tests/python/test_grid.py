@@ -18,6 +18,7 @@ from optireduce.grid import FLAT_BELOW, rows_for
 from optireduce.simulation import Network, Simulation
 
 SHAPES = [(4, 2), (6, 2), (6, 3)]
+WARMUP = 3
 
 
 def grid(groups: int, **settings: Any) -> Config:
@@ -26,7 +27,7 @@ def grid(groups: int, **settings: Any) -> Config:
         timeout_seconds=30.0,
         linger_seconds=0.5,
         groups=groups,
-        warmup_operations=3,
+        warmup_operations=WARMUP,
         **settings,
     )
 
@@ -63,6 +64,12 @@ def test_auto_makes_hosts_rows_where_they_are_equal() -> None:
     assert len(rows_for("auto", ["10.0.0.1", *hosts[1:127], "10.0.0.2"])[0]) != 4
 
 
+def test_auto_makes_hosts_rows_however_few_they_are() -> None:
+    assert rows_for("auto", ["10.0.0.1"] * 2 + ["10.0.0.2"] * 2) == [[0, 1], [2, 3]]
+    assert rows_for("auto", ["10.0.0.1"] * 3 + ["10.0.0.2"]) == []
+    assert rows_for("auto", ["10.0.0.1"] * 4) == []
+
+
 @pytest.mark.parametrize("groups", [0, -1, 1.5, True, "many"])
 def test_groups_must_be_a_number_or_auto(groups: Any) -> None:
     with pytest.raises(ConfigError, match=r"groups = .* must be 'auto' or an integer from 1"):
@@ -85,25 +92,28 @@ def test_a_simulated_grid_gives_the_mean() -> None:
 
 @pytest.mark.parametrize(("size", "groups"), SHAPES)
 def test_all_reduces_through_a_grid(size: int, groups: int) -> None:
-    def body(communicator: Communicator) -> list[bytes]:
+    def body(communicator: Communicator) -> list[bytes | None]:
         rng = np.random.default_rng(communicator.rank)
-        found = []
-        for step in range(12):  # bounded ones, of which the first few warm up, and an exact one each
+        found: list[bytes | None] = []
+        for step in range(12):  # bounded ones, of which the first few warm up
             for values in (100_000, 10):
                 array = rng.standard_normal(values).astype(np.float32)
-                communicator.all_reduce(array, op="mean" if step % 2 else "sum")
-                found.append(array.tobytes())
+                report = communicator.all_reduce(array, op="mean" if step % 2 else "sum")
+                found.append(None if report.lost_share else array.tobytes())
         return found
 
     results = group_results(size, body, grid(groups))
-    assert all(result == results[0] for result in results)
+    by_operation = [set(answers) for answers in zip(*results, strict=True)]
+    assert all(None not in answers for answers in by_operation[:WARMUP])  # later a busy machine may lose some
+    assert all(len(answers) == 1 for answers in by_operation if None not in answers)
     rngs = [np.random.default_rng(rank) for rank in range(size)]
     for step in range(12):
         for place, values in enumerate((100_000, 10)):
             given = np.array([rng.standard_normal(values).astype(np.float32) for rng in rngs], np.float64)
             expected = given.mean(0) if step % 2 else given.sum(0)
-            got = np.frombuffer(results[0][2 * step + place], np.float32)
-            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+            for answer in by_operation[2 * step + place] - {None}:
+                got = np.frombuffer(answer, np.float32)
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_narrow_forms_go_through_a_grid() -> None:

@@ -29,3 +29,16 @@ class Loopback:
     def popen(self, host: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a program here."""
         return subprocess.Popen(command, **options)
+
+
+class Shared:
+    """Hosts with several ranks each: what a trial takes for a host is one of the ranks."""
+
+    def __init__(self, place: Place, per_host: int) -> None:
+        self._place, self._per_host = place, per_host
+        self.interface = place.interface
+        self.addresses = tuple(address for address in place.addresses for _ in range(per_host))
+
+    def popen(self, host: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a rank's program on its host."""
+        return self._place.popen(host // self._per_host, command, **options)

@@ -58,7 +58,8 @@ class Request:
         packets = "" if self.offload else ", single packets"
         links = (self.rate or "unshaped") + (f", sending {self.egress}" if self.egress else "")
         size = format_size(self.plan.size)
-        return f"{self.environment.name}: {self.plan.hosts} hosts, {links}, {size}{packets}"
+        ranks = f" with {self.plan.per_host} ranks each" if self.plan.per_host > 1 else ""
+        return f"{self.environment.name}: {self.plan.hosts} hosts{ranks}, {links}, {size}{packets}"
 
 
 class Advance(Protocol):
@@ -76,6 +77,7 @@ def bench(
         ),
     ] = None,
     hosts: Hosts = 4,
+    per_host: Annotated[int, typer.Option(min=1, max=64, help="Ranks on each host.")] = 1,
     rate: Rate = "200mbit",
     egress: Annotated[
         str | None, typer.Option(help="Of what hosts send, where it is slower than --rate.")
@@ -104,6 +106,10 @@ def bench(
     chosen = chosen_environment(environment)
     if chosen.is_fault and frontier:
         raise UsageError(f"--frontier compares systems; {environment} runs one: leave one out")
+    if chosen.is_fault and per_host != 1:
+        raise UsageError(
+            f"--per-host {per_host} does not go with {environment}: its hosts have one rank each"
+        )
     own = parse_settings(settings or [])
     competitors = (
         frontier_systems(frontier, own) if frontier else chosen_systems(systems or default_systems(), own)
@@ -112,7 +118,8 @@ def bench(
         competitors = (System(OURS, own),)
     check_settings(competitors)
     become_able()
-    plan = Plan(competitors, hosts, chosen_size(size, hosts), iterations, block, warmup)
+    ranks = hosts * per_host
+    plan = Plan(competitors, hosts, chosen_size(size, ranks), iterations, block, warmup, per_host=per_host)
     chosen, line = recall(chosen, Scope(hosts, chosen_rate(rate), plan.size))
     say_environment(chosen, line)
     request = Request(plan, chosen, chosen_rate(rate), offload, seed, egress)

@@ -31,7 +31,7 @@ def show_comparison(
         table.add_row(*_cells(row, gloo, limit))
     print_table(table)
     if limit is not None:
-        say("wire MB: frames that one rank sent for one operation; CPU s: of all ranks for one operation")
+        say("wire MB: frames that one host sent for one operation; CPU s: of all ranks for one operation")
         say("disturbed: the hypervisor gave 20 ms or more of our cores to others; calm: without these")
         say(f"line-rate limit, headers included: {format_seconds(limit)}")
     if switch_drops is not None:

@@ -14,7 +14,7 @@ from ..errors import CommandFailed, UsageError
 from ..units import parse_size
 
 EnvironmentName = Annotated[str, typer.Argument(help="One of `optireduce lab environments`.")]
-Hosts = Annotated[int, typer.Option(min=2, max=200, help="Hosts on the switch, one rank each.")]
+Hosts = Annotated[int, typer.Option(min=2, max=200, help="Hosts on the switch.")]
 Rate = Annotated[str, typer.Option(help="Of every link, each way, e.g. 200mbit; none: unshaped.")]
 Size = Annotated[str, typer.Option("--bytes", help="Of the float32 bucket; K and M are powers of 1024.")]
 Seed = Annotated[int, typer.Option(help="Of bursts and pauses.")]

@@ -11,6 +11,7 @@ from typing import Any
 from ...lab import Lab
 from ...quantiles import percentile
 from ..cpu import CpuMeter, CpuUse
+from ..places import Shared
 from ..ranks import Ranks, Record
 from .plan import RANK_MODULE, Plan, seats
 
@@ -25,7 +26,7 @@ class Measured:
 
     operations: list[list[Operation]]
     counters: list[dict[str, float]] = field(default_factory=list)
-    sent_bytes: int = 0  # of frames, by all ranks together
+    sent_bytes: int = 0  # of frames: what all ranks saw their hosts send
     cpu_seconds: float = 0.0  # of all ranks together
 
     def seconds(self) -> list[float]:
@@ -83,7 +84,7 @@ class Figures:
     requests: float
     resent_bytes: float
     wrong: int
-    sent_bytes: float  # of frames, by one rank in one operation
+    sent_bytes: float  # of frames, by one host in one operation
     cpu_seconds: float  # of all ranks together, in one operation
     disturbed: int
     calm_tail: float
@@ -124,7 +125,8 @@ def figures(system: str, measured: Measured) -> Figures:
 
 
 def limit_seconds(plan: Plan, bits_per_second: float, frame_bytes: int, payload_bytes: int) -> float:
-    """The least time in which links of this speed can carry one all-reduce, packet headers included."""
+    """The least time in which links of this speed can carry one all-reduce, packet headers included: ranks of
+    a host need not send each other anything through them."""
     payload = 2 * (plan.hosts - 1) / plan.hosts * plan.size
     return payload * frame_bytes / payload_bytes * 8 / bits_per_second
 
@@ -134,16 +136,17 @@ def compare(
 ) -> Comparison:
     """Run the plan. ``disturb`` is called when all groups have formed; ``advance(note, operations)`` as the
     run proceeds."""
-    found = Comparison({system.name: Measured([[] for _ in range(plan.hosts)]) for system in plan.systems})
+    found = Comparison({system.name: Measured([[] for _ in range(plan.ranks)]) for system in plan.systems})
     ready, rank_seconds, meter = 0, 0.0, CpuMeter()
-    with Ranks(lab, RANK_MODULE, seats(lab, plan), mpi=plan.needs_mpi) as ranks:
+    place = Shared(lab, plan.per_host)
+    with Ranks(place, RANK_MODULE, seats(lab, plan), mpi=plan.needs_mpi) as ranks:
         for told in ranks.records():
             if told is None:
                 continue
             rank, record = told
             if record["kind"] == "ready":
                 ready += 1
-                if ready == plan.hosts:
+                if ready == plan.ranks:
                     disturb()
                     ranks.open_gate()
             elif record["kind"] == "warm":

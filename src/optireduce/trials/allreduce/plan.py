@@ -62,6 +62,12 @@ class Plan:
     block: int  # operations of one system in a row
     warmup: int  # operations of each optireduce system before them
     baseline_warmup: int = 3
+    per_host: int = 1  # ranks
+
+    @property
+    def ranks(self) -> int:
+        """Of the group. Those of a host follow each other."""
+        return self.hosts * self.per_host
 
     def warmup_of(self, system: System) -> int:
         """Operations whose times do not count: buffers, connections, and the bounds that ours learns."""
@@ -107,4 +113,4 @@ class Seat:
 
 def seats(lab: Lab, plan: Plan, *, faulty: bool = False) -> list[str]:
     """Of all ranks, for their command lines."""
-    return [Seat(plan, rank, lab.addresses, lab.interface, faulty).to_json() for rank in range(plan.hosts)]
+    return [Seat(plan, rank, lab.addresses, lab.interface, faulty).to_json() for rank in range(plan.ranks)]

@@ -75,7 +75,7 @@ def _count_wrong(seat: Seat, system: System, known: dict[str, Any], bucket: Buck
     """Values that are not the mean although nothing was lost. Spoils the bucket."""
     if any(known.get(f"{stage}lost_share") for stage in ("", "contributions_", "reduced_")):
         return 0
-    mean = (seat.plan.hosts + 1) / 2
+    mean = (seat.plan.ranks + 1) / 2
     allowed = _INT8_STEPS * mean if system.settings.get("wire") == "int8" else 0.0
     np.abs(np.subtract(bucket, mean, out=bucket), out=bucket)
     return int(np.count_nonzero(bucket > allowed))

@@ -58,10 +58,10 @@ class Gloo:
                 "gloo",
                 init_method=f"tcp://{seat.addresses[0]}:{_PORT}",
                 rank=seat.rank,
-                world_size=seat.plan.hosts,
+                world_size=seat.plan.ranks,
                 timeout=timedelta(seconds=_OPERATION_SECONDS),
             )
-        self._ranks = seat.plan.hosts
+        self._ranks = seat.plan.ranks
 
     def average(self, bucket: Bucket) -> dict[str, Any]:
         """Sum and divide: Gloo has no mean."""
@@ -107,9 +107,9 @@ class Mpi:
         self._in_place = library.IN_PLACE
         self._world = library.COMM_WORLD
         self._close = library.Finalize
-        if self._world.size != seat.plan.hosts:
+        if self._world.size != seat.plan.ranks:
             raise RuntimeError(
-                f"MPI has {self._world.size} ranks instead of {seat.plan.hosts}: it must be MPICH, "
+                f"MPI has {self._world.size} ranks instead of {seat.plan.ranks}: it must be MPICH, "
                 "as pip install 'optireduce[mpi]' brings it"
             )
 
@@ -138,7 +138,7 @@ class Optireduce:
         } | dict(system.settings)
         self._group = Communicator(
             seat.rank,
-            seat.plan.hosts,
+            seat.plan.ranks,
             store=f"{seat.addresses[0]}:{_PORT + 1 + index}",
             config=Config(**settings),
             name=system.name,
