@@ -26,6 +26,7 @@ from .config import Config
 from .dtypes import DTYPES, OPS, DType, Op
 from .errors import ConfigError
 from .exchange import StoreExchange
+from .gloo_threads import let_them_rest
 from .membership import MembershipCallback
 from .rendezvous import store_host
 from .transport import Transport
@@ -125,11 +126,13 @@ class OptiReduceGroup(ProcessGroup):
         """Called by destroy_process_group."""
         self._finalizer()
         self._exact.shutdown()
+        let_them_rest()
 
     def abort(self) -> None:
         """Fail what is in flight and free everything."""
         self._finalizer()
         self._exact.abort()
+        let_them_rest()
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """What get_backend() says."""
