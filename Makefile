@@ -36,9 +36,11 @@ test-python: setup
 	$(BIN)/pytest
 
 # The core's own tests under ASan+UBSan, and under TSan those that have threads.
+THREADED := test_engine test_multicast_sockets
 sanitize: setup
 	cmake --preset asan && cmake --build --preset asan && ctest --preset asan -j 2
-	cmake --preset tsan && cmake --build --preset tsan --target test_engine && ctest --preset tsan -R test_engine
+	cmake --preset tsan && cmake --build --preset tsan --target $(THREADED)
+	ctest --preset tsan -R "^($$(echo $(THREADED) | tr ' ' '|'))$$"
 
 # Hostile packets against the core, for FUZZ_SECONDS in all: with libFuzzer where there is clang, else with a driver
 # of our own (tests/fuzz).
@@ -50,9 +52,14 @@ fuzz: setup
 	tests/fuzz/run endpoint $$(($(FUZZ_SECONDS) - $(FUZZ_SECONDS) / 6))
 
 # All-reduces in a lab under faults that take turns (docs/reliability.md). Needs root or user namespaces.
+# SANITIZER=address (ASan and UBSan) or thread (TSan): the ranks run with a core built under it.
 SOAK_MINUTES ?= 10
 soak: setup
+ifdef SANITIZER
+	tests/soak/sanitized $(SANITIZER) $(SOAK_MINUTES)
+else
 	$(BIN)/optireduce lab soak --minutes $(SOAK_MINUTES)
+endif
 
 lint: setup
 	$(BIN)/ruff check .

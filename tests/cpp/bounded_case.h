@@ -12,11 +12,11 @@
 
 #include "check.h"
 #include "proto/schedule.h"
-#include "sim/network.h"
+#include "training_loop.h"
 
 namespace boundedcase {
 
-using namespace optireduce;
+using namespace trainingloop;
 
 /// Rank r contributes 2^r times a small number that depends on the place: the sum tells who is in it.
 inline float contribution(Rank rank, std::size_t element) {
@@ -50,49 +50,29 @@ struct LoopOptions {
   std::uint32_t stream = 0;
 };
 
-class Loop {
+class Loop : public TrainingLoop {
  public:
-  explicit Loop(const sim::SimOptions& options) : options_(options), network_(options) {}
+  using TrainingLoop::TrainingLoop;
 
   /// Runs so many operations on every rank.
   const sim::RunResult& run(const LoopOptions& loop, Duration limit = Duration::millis(600'000)) {
     loop_ = loop;
-    first_number_ += results_.size();
-    results_.assign(loop.operations, std::vector<std::vector<float>>(options_.ranks));
-    std::vector<std::vector<std::vector<float>>> buckets(loop.operations);
-    std::vector<sim::Collective> collectives(loop.operations);
     const Descriptor descriptor{loop.elements, DType::Float32, ReduceOp::Mean, loop.bounded};
-    for (std::size_t i = 0; i < loop.operations; ++i) {
-      for (Rank rank = 0; rank < options_.ranks; ++rank) {
-        auto& bucket = buckets[i].emplace_back(loop.elements);
-        for (std::size_t e = 0; e < bucket.size(); ++e) bucket[e] = contribution(rank, e);
-        const Duration first = loop.first_starts.empty() ? Duration{} : loop.first_starts[rank];
-        const std::uint16_t weight = loop.weights.empty() ? std::uint16_t{1} : loop.weights[rank];
-        collectives[i].calls.push_back({descriptor, reinterpret_cast<std::byte*>(bucket.data()),
-                                        i == 0 ? first : loop.compute, weight, i != 0, loop.stream});
-      }
-    }
-    const auto hook = [&](std::size_t operation, Rank rank, const Report&) {
-      results_[operation][rank] = std::move(buckets[operation][rank]);
+    const auto call_of = [&](std::size_t operation, Rank rank) {
+      const Duration first = loop.first_starts.empty() ? Duration{} : loop.first_starts[rank];
+      const std::uint16_t weight = loop.weights.empty() ? std::uint16_t{1} : loop.weights[rank];
+      const bool follows = operation != 0;
+      return sim::Call{descriptor, nullptr, follows ? loop.compute : first, weight, follows, loop.stream};
     };
-    result_ = network_.run(collectives, limit, hook);
-    return result_;
-  }
-
-  bool has_report(std::size_t operation, Rank rank) const {
-    return result_.reports[operation][rank].has_value();
-  }
-  const Report& report(std::size_t operation, Rank rank) const { return *result_.reports[operation][rank]; }
-  const std::vector<float>& values(std::size_t operation, Rank rank) const {
-    return results_[operation][rank];
+    return run_calls(loop.operations, call_of, contribution, limit);
   }
 
   /// The first value that is not the mean of exactly the contributions reported for it; empty: none. In a
   /// stream what comes late is added to later values: there, sums over all operations are looked at.
-  std::string why_wrong() const {
+  std::string why_wrong() const override {
     if (loop_.stream != 0) return why_sums_are_wrong();
-    for (std::size_t i = 0; i < result_.reports.size(); ++i) {
-      for (Rank rank = 0; rank < options_.ranks; ++rank) {
+    for (std::size_t i = 0; i < result().reports.size(); ++i) {
+      for (Rank rank = 0; rank < options().ranks; ++rank) {
         if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) continue;
         const std::string why = why_wrong(i, rank);
         if (!why.empty()) return "operation " + std::to_string(i) + " on rank " + std::to_string(rank) + why;
@@ -104,7 +84,7 @@ class Loop {
   /// Of all results of all ranks.
   double mean_lost_share() const {
     double lost = 0, all = 0;
-    for (const auto& row : result_.reports) {
+    for (const auto& row : result().reports) {
       for (const auto& report : row) {
         if (!report || report->error != ErrorCode::None) continue;
         lost += static_cast<double>(report->contributions_lost_bytes + report->reduced_lost_bytes);
@@ -113,9 +93,6 @@ class Loop {
     }
     return all == 0 ? 0 : lost / all;
   }
-
-  sim::Network& network() { return network_; }
-  const sim::RunResult& result() const { return result_; }
 
  private:
   static bool has_hole(const Report& report, PacketType stage, Rank peer, std::size_t byte) {
@@ -129,7 +106,7 @@ class Loop {
     if (!has_report(operation, owner) || report(operation, owner).error != ErrorCode::None)
       return std::nullopt;
     std::uint32_t who = 0;
-    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+    for (Rank rank = 0; rank < options().ranks; ++rank) {
       if (!has_hole(report(operation, owner), PacketType::Contribution, rank, byte)) who |= 1u << rank;
     }
     return who;
@@ -138,14 +115,14 @@ class Loop {
   /// A rank may have less than the sum of what the owners made of an element, by what it was told is missing;
   /// never more.
   std::string why_sums_are_wrong() const {
-    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+    for (Rank rank = 0; rank < options().ranks; ++rank) {
       std::vector<double> behind(loop_.elements, 0), missing(loop_.elements, 0);
-      for (std::size_t i = 0; i < result_.reports.size(); ++i) {
+      for (std::size_t i = 0; i < result().reports.size(); ++i) {
         if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) return "";
         if (!add_up(i, rank, behind, missing)) return "";
       }
       for (std::size_t e = 0; e < loop_.elements; ++e) {
-        const double tolerance = 1e-4 * (1 << options_.ranks);
+        const double tolerance = 1e-4 * (1 << options().ranks);
         if (behind[e] < -tolerance || behind[e] > missing[e] + tolerance)
           return "element " + std::to_string(e) + " of rank " + std::to_string(rank) + " is behind by " +
                  std::to_string(behind[e]) + ", reported missing: " + std::to_string(missing[e]);
@@ -158,9 +135,9 @@ class Loop {
   bool add_up(std::size_t operation, Rank rank, std::vector<double>& behind,
               std::vector<double>& missing) const {
     const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
-    const Schedule schedule(descriptor, report(operation, rank).operation, options_.ranks,
-                            options_.protocol.payload_bytes, sim::seal_of(options_, 0).shared_number());
-    for (Rank index = 0; index < options_.ranks; ++index) {
+    const Schedule schedule(descriptor, report(operation, rank).operation, options().ranks,
+                            options().protocol.payload_bytes, sim::seal_of(options(), 0).shared_number());
+    for (Rank index = 0; index < options().ranks; ++index) {
       const Rank owner = schedule.owner_of(index);
       const Shard shard = schedule.shard(index);
       for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
@@ -170,7 +147,7 @@ class Loop {
         const bool lost =
             owner != rank && has_hole(report(operation, rank), PacketType::Reduced, owner, byte);
         for (std::size_t e = byte / 4; e < (byte + shard.length_of(packet)) / 4; ++e) {
-          const double made = mean_of(*told, e, options_.ranks);
+          const double made = mean_of(*told, e, options().ranks);
           behind[e] += made - static_cast<double>(values(operation, rank)[e]);
           if (lost) missing[e] += made;
         }
@@ -181,9 +158,9 @@ class Loop {
 
   std::string why_wrong(std::size_t operation, Rank rank) const {
     const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
-    const Schedule schedule(descriptor, report(operation, rank).operation, options_.ranks,
-                            options_.protocol.payload_bytes, sim::seal_of(options_, 0).shared_number());
-    for (Rank index = 0; index < options_.ranks; ++index) {
+    const Schedule schedule(descriptor, report(operation, rank).operation, options().ranks,
+                            options().protocol.payload_bytes, sim::seal_of(options(), 0).shared_number());
+    for (Rank index = 0; index < options().ranks; ++index) {
       const Rank owner = schedule.owner_of(index);
       const Shard shard = schedule.shard(index);
       for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
@@ -196,8 +173,8 @@ class Loop {
         for (std::size_t e = first; e < end; ++e) {
           const float value = values(operation, rank)[e];
           const bool right = lost   ? value == 0
-                             : told ? value == mean_of(*told, e, options_.ranks)
-                                    : is_some_mean(value, e, options_.ranks);
+                             : told ? value == mean_of(*told, e, options().ranks)
+                                    : is_some_mean(value, e, options().ranks);
           if (!right) {
             return ", shard " + std::to_string(index) + " of rank " + std::to_string(owner) + ", packet " +
                    std::to_string(packet) + ": " + std::to_string(value) + (lost ? " is lost" : "") +
@@ -209,12 +186,7 @@ class Loop {
     return "";
   }
 
-  sim::SimOptions options_;
-  sim::Network network_;
   LoopOptions loop_;
-  std::size_t first_number_ = 0;
-  std::vector<std::vector<std::vector<float>>> results_;  // by operation and rank
-  sim::RunResult result_;
 };
 
 }  // namespace boundedcase

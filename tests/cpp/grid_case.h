@@ -42,47 +42,25 @@ struct GridLoop {
 };
 
 /// A training loop in which every value can be told from a wrong one.
-class CommonLoop {
+class CommonLoop : public TrainingLoop {
  public:
-  explicit CommonLoop(const sim::SimOptions& options) : options_(options), network_(options) {}
+  using TrainingLoop::TrainingLoop;
 
   const sim::RunResult& run(const GridLoop& loop) {
     loop_ = loop;
-    results_.assign(loop.operations, std::vector<std::vector<float>>(options_.ranks));
-    std::vector<std::vector<std::vector<float>>> buckets(loop.operations);
-    std::vector<sim::Collective> collectives(loop.operations);
     const Descriptor descriptor{loop.elements, DType::Float32, ReduceOp::Mean, true};
-    for (std::size_t i = 0; i < loop.operations; ++i) {
-      for (Rank rank = 0; rank < options_.ranks; ++rank) {
-        auto& bucket = buckets[i].emplace_back(loop.elements);
-        for (std::size_t e = 0; e < bucket.size(); ++e) bucket[e] = common(e);
-        const bool follows = loop.at_once == 1 && i != 0;
-        const Duration start =
-            follows ? loop.compute : loop.first_start + loop.compute * static_cast<int>(i / loop.at_once);
-        collectives[i].calls.push_back(
-            {descriptor, reinterpret_cast<std::byte*>(bucket.data()), start, 1, follows, loop.stream});
-      }
-    }
-    const auto hook = [&](std::size_t operation, Rank rank, const Report&) {
-      results_[operation][rank] = std::move(buckets[operation][rank]);
+    const auto call_of = [&](std::size_t operation, Rank) {
+      const bool follows = loop.at_once == 1 && operation != 0;
+      const auto batch = static_cast<int>(operation / loop.at_once);
+      const Duration start = follows ? loop.compute : loop.first_start + loop.compute * batch;
+      return sim::Call{descriptor, nullptr, start, 1, follows, loop.stream};
     };
-    result_ = network_.run(collectives, Duration::millis(600'000), hook);
-    return result_;
+    const auto same_of_all = [](Rank, std::size_t element) { return common(element); };
+    return run_calls(loop.operations, call_of, same_of_all, Duration::millis(600'000));
   }
 
-  bool has_report(std::size_t operation, Rank rank) const {
-    return result_.reports[operation][rank].has_value();
-  }
-  const Report& report(std::size_t operation, Rank rank) const { return *result_.reports[operation][rank]; }
-  const std::vector<float>& values(std::size_t operation, Rank rank) const {
-    return results_[operation][rank];
-  }
-  sim::Network& network() { return network_; }
-  const sim::RunResult& result() const { return result_; }
-
-  /// The first value that should not be; empty: none.
-  std::string why_wrong() const {
-    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+  std::string why_wrong() const override {
+    for (Rank rank = 0; rank < options().ranks; ++rank) {
       std::vector<double> behind(loop_.elements, 0);
       for (std::size_t i = 0; i < loop_.operations; ++i) {
         if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) continue;
@@ -100,7 +78,7 @@ class CommonLoop {
  private:
   /// What a row lacks makes means smaller where less than half of it came; only that row reports it.
   bool lacks_contributions(std::size_t operation) const {
-    for (Rank rank = 0; rank < options_.ranks; ++rank) {
+    for (Rank rank = 0; rank < options().ranks; ++rank) {
       if (!has_report(operation, rank)) return true;
       const Report& told = report(operation, rank);
       if (told.contributions_lost_bytes != 0 || !told.absent.empty() || told.error != ErrorCode::None)
@@ -137,11 +115,7 @@ class CommonLoop {
     return "";
   }
 
-  sim::SimOptions options_;
-  sim::Network network_;
   GridLoop loop_;
-  std::vector<std::vector<std::vector<float>>> results_;  // by operation and rank
-  sim::RunResult result_;
 };
 
 }  // namespace gridcase

@@ -87,6 +87,15 @@ def test_the_lost_rank_may_end_as_it_likes() -> None:
     assert Chapter("cut", 1, [story(0), story(1, operations=10, ended="TooFewRanksError")]).problems() == []
 
 
+def test_memory_may_be_left_out_of_the_verdict() -> None:
+    def grown(plan: SoakPlan) -> Chapter:
+        sizes = {"resident_early": 100 * MIB, "resident_late": 300 * MIB}
+        return Chapter("kill", 0, [RankStory(0, plan.noise_bytes, **sizes)])
+
+    assert grown(SoakPlan(4, 60)).problems() == ["rank 0: memory grew by 200.0%"]
+    assert grown(SoakPlan(4, 60, any_memory=True)).problems() == []
+
+
 def test_a_soak_has_chapters_and_memory_has_time_to_settle() -> None:
     short, long = SoakPlan(4, 60), SoakPlan(4, 3600)
     assert (short.chapters, short.chapter_seconds) == (2, 30)

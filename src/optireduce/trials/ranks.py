@@ -34,10 +34,18 @@ class Ranks:
     """``with Ranks(place, module, seats) as ranks: for told in ranks.records(): ...``
 
     Runs ``python -m module seat`` on each host; the module speaks through :class:`Voice`. ``mpi``: ranks can
-    form an MPI world.
+    form an MPI world. ``python``: another interpreter than this process's.
     """
 
-    def __init__(self, place: Place, module: str, seats: Sequence[str], *, mpi: bool = False) -> None:
+    def __init__(
+        self,
+        place: Place,
+        module: str,
+        seats: Sequence[str],
+        *,
+        mpi: bool = False,
+        python: str = sys.executable,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="optireduce-ranks-")
         self._at_gate: set[int] = set()
         self._gate_closed = True
@@ -46,7 +54,7 @@ class Ranks:
         self.processes: list[subprocess.Popen[bytes]] = []
         manager = PmiServer(len(seats)) if mpi else None
         for rank, seat in enumerate(seats):
-            command = [sys.executable, "-m", module, seat]
+            command = [python, "-m", module, seat]
             variables, descriptor = ({}, None) if manager is None else manager.seat(rank)
             with self._errors_of(rank).open("wb") as errors:
                 process = place.popen(

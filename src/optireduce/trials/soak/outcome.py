@@ -12,7 +12,7 @@ class RankStory:
     """One rank in one chapter."""
 
     rank: int
-    noise_bytes: int  # see SoakPlan
+    noise_bytes: float  # see SoakPlan
     operations: int = 0
     bytes: int = 0
     lost_bytes: int = 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -22,6 +24,8 @@ class SoakPlan:
     seconds: float
     size: int = 1 << 20  # bytes of the bucket
     least_chapter_seconds: float = 25.0  # in which every fault has its two turns
+    python: str = sys.executable  # the ranks' interpreter
+    any_memory: bool = False  # it may grow: a sanitizer keeps what was freed, and the ranks' use says nothing
 
     @property
     def chapters(self) -> int:
@@ -43,9 +47,11 @@ class SoakPlan:
         return max(2, int(self.rotating_seconds / (faults * _PHASE_SECONDS)) // 2 * 2)
 
     @property
-    def noise_bytes(self) -> int:
+    def noise_bytes(self) -> float:
         """What memory may grow by without being called a leak: in a short chapter lists of free buffers still
         fill (docs/reliability.md), in a long one the interpreter's allocator takes a little now and then."""
+        if self.any_memory:
+            return math.inf
         return (2 if self.chapter_seconds >= _LONG_CHAPTER_SECONDS else 16) << 20
 
 

@@ -47,9 +47,8 @@ class _Telling:
 
     def tell(self) -> Chapter:
         try:
-            with Ranks(
-                self._lab, RANK_MODULE, seats(self._plan, self._lab.addresses, self._lab.interface)
-            ) as ranks:
+            places = seats(self._plan, self._lab.addresses, self._lab.interface)
+            with Ranks(self._lab, RANK_MODULE, places, python=self._plan.python) as ranks:
                 self._follow(ranks)
         except RankFailed as error:
             self._chapter.failure = str(error)

@@ -1,38 +1,25 @@
-// The randomized Hadamard transform against its definition in double precision, and what it is for: whatever
-// part of the coefficients is lost, the decoded values are right on average and the error is the lost share.
+// The randomized Hadamard transform and its inverse against their definition, for every size, dtype, address
+// and instruction set.
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <random>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "check.h"
-#include "kernels/hadamard.h"
+#include "hadamard_case.h"
 #include "kernels/hadamard_variants.h"
-#include "kernels/reduce.h"
 
-using namespace optireduce;
+using namespace hadamardcase;
 
 namespace {
 
 using Bytes = std::vector<std::byte>;
-using Doubles = std::vector<double>;
-using Floats = std::vector<float>;
-using Lost = std::vector<LostRange>;
 
 constexpr DType kDTypes[] = {DType::Float32, DType::BFloat16, DType::Float16};
-/// Rounding errors of ten levels of additions in float32, relative to the norm of the block.
-constexpr double kRounding = 1e-6;
-
-// ---- Values of any dtype
 
 float get(DType dtype, const std::byte* memory, std::size_t index) {
   if (dtype == DType::Float32) {
@@ -62,23 +49,6 @@ void set(DType dtype, std::byte* memory, std::size_t index, float value) {
   std::memcpy(memory + 2 * index, &cut, 2);
 }
 
-/// The unit of the last place of a stored value, relative to the value.
-double relative_unit(DType dtype) {
-  return dtype == DType::Float32 ? 0x1p-23 : dtype == DType::BFloat16 ? 0x1p-7 : 0x1p-10;
-}
-
-/// Values of very different size, as gradients have; none too small for float16.
-Floats random_values(std::size_t elements, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(elements);
-  for (float& value : values) {
-    value = std::exp(2.0F * normal(random));
-    value = std::copysign(std::clamp(value, 1e-3F, 1e4F), normal(random));
-  }
-  return values;
-}
-
 /// On a heap block of its own with nothing to spare, so that a sanitizer sees any access outside.
 Bytes stored(DType dtype, const Floats& values, std::size_t misalignment = 0) {
   Bytes memory(misalignment + values.size() * size_of(dtype));
@@ -90,36 +60,6 @@ Doubles loaded(DType dtype, const Bytes& memory, std::size_t elements, std::size
   Doubles values(elements);
   for (std::size_t i = 0; i < elements; ++i) values[i] = get(dtype, memory.data() + misalignment, i);
   return values;
-}
-
-// ---- Reference
-
-std::uint64_t splitmix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58'476d'1ce4'e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d0'49bb'1331'11ebu;
-  return z ^ (z >> 31);
-}
-
-/// As the numpy reference has it: 128 signs from two words of 64 bits, seen as four of 32.
-double reference_sign(std::uint64_t seed, const HadamardLayout& layout, std::size_t index) {
-  const std::size_t block = index / layout.block, within = index % layout.block;
-  const std::size_t draws = std::max<std::size_t>(1, layout.block / 128);
-  const std::size_t word = 2 * (block * draws + within / 128) + within % 4 / 2;
-  const std::uint64_t bits = splitmix(splitmix(seed) + word * 0x9e37'79b9'7f4a'7c15u);
-  const auto half = static_cast<std::uint32_t>(bits >> (32 * (within % 2)));
-  return (half >> (31 - within % 128 / 4) & 1) != 0 ? -1.0 : 1.0;
-}
-
-void reference_transform(std::span<double> block) {
-  for (std::size_t stride = 1; stride < block.size(); stride *= 2) {
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      if ((i & stride) != 0) continue;
-      const double a = block[i], b = block[i + stride];
-      block[i] = a + b;
-      block[i + stride] = a - b;
-    }
-  }
-  for (double& value : block) value /= std::sqrt(static_cast<double>(block.size()));
 }
 
 Doubles reference_encode(const HadamardLayout& layout, std::uint64_t seed, const Doubles& values) {
@@ -135,36 +75,6 @@ Doubles reference_encode(const HadamardLayout& layout, std::uint64_t seed, const
   return encoded;
 }
 
-std::vector<bool> lost_positions(const HadamardLayout& layout, const Lost& lost) {
-  std::vector<bool> positions(layout.encoded_elements(), false);
-  for (const LostRange& range : lost) {
-    for (std::size_t i = range.first; i < range.first + range.count; ++i) positions[i] = true;
-  }
-  return positions;
-}
-
-Doubles reference_decode(const HadamardLayout& layout, std::uint64_t seed, const Floats& encoded,
-                         const Lost& lost, double cap) {
-  const std::vector<bool> is_lost = lost_positions(layout, lost);
-  Doubles values(layout.elements);
-  for (std::size_t b = 0; b < layout.blocks(); ++b) {
-    Doubles block(layout.block);
-    double received = 0;
-    for (std::size_t j = 0; j < layout.block; ++j) {
-      block[j] = encoded[j * layout.stride + b];
-      received += is_lost[j * layout.stride + b] ? 0 : 1;
-    }
-    reference_transform(block);
-    const double scale = received == 0 ? 0 : std::min(cap, layout.block / received);
-    for (std::size_t i = b * layout.block; i < std::min(layout.elements, (b + 1) * layout.block); ++i) {
-      values[i] = scale * block[i - b * layout.block] * reference_sign(seed, layout, i);
-    }
-  }
-  return values;
-}
-
-// ---- Helpers
-
 struct NamedVariant {
   const char* name;
   HadamardVariant variant;
@@ -174,78 +84,6 @@ std::vector<NamedVariant> variants() {
   std::vector<NamedVariant> all = {{"plain", hadamard_plain}};
   if (const HadamardVariant* avx2 = find_hadamard_avx2()) all.push_back({"avx2", *avx2});
   return all;
-}
-
-double squared_norm(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return sum;
-}
-
-double squared_distance(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return sum;
-}
-
-/// How far a result may be from the reference, for each block; nothing but zero is right in between blocks.
-Doubles tolerances(const HadamardLayout& layout, const Doubles& values) {
-  Doubles all(layout.stride, 0.0);
-  for (std::size_t b = 0; b < layout.blocks(); ++b) {
-    const std::size_t first = b * layout.block;
-    const std::size_t count = std::min<std::size_t>(layout.block, layout.elements - first);
-    all[b] = kRounding * std::sqrt(squared_norm(std::span(values).subspan(first, count)));
-  }
-  return all;
-}
-
-Floats encode(const Floats& values, const HadamardLayout& layout, std::uint64_t seed) {
-  Floats encoded(layout.encoded_elements());
-  hadamard_encode(DType::Float32, std::as_bytes(std::span(values)).data(), layout, seed, encoded.data());
-  return encoded;
-}
-
-Doubles decode(const Floats& encoded, const HadamardLayout& layout, std::uint64_t seed, const Lost& lost,
-               float cap = kHadamardCap) {
-  Floats values(layout.elements);
-  hadamard_decode(DType::Float32, encoded.data(), layout, seed, lost, cap,
-                  std::as_writable_bytes(std::span(values)).data());
-  return Doubles(values.begin(), values.end());
-}
-
-/// Encoded, robbed of `lost` and decoded.
-Doubles through_loss(const Floats& values, const HadamardLayout& layout, std::uint64_t seed,
-                     const Lost& lost) {
-  Floats encoded = encode(values, layout, seed);
-  for (const LostRange& range : lost) {
-    std::fill_n(encoded.begin() + static_cast<std::ptrdiff_t>(range.first), range.count, 0.0F);
-  }
-  return decode(encoded, layout, seed, lost);
-}
-
-Lost tail(const HadamardLayout& layout, double share) {
-  const auto count = static_cast<std::size_t>(share * static_cast<double>(layout.encoded_elements()));
-  return {{layout.encoded_elements() - count, count}};
-}
-
-/// Packets of 350 floats, lost in bursts of `burst` that start anywhere, about `share` of them.
-Lost random_packets(const HadamardLayout& layout, double share, std::size_t burst, std::mt19937_64& random) {
-  constexpr std::size_t kPacket = 350;
-  std::bernoulli_distribution starts(share / static_cast<double>(burst));
-  Lost lost;
-  for (std::size_t first = 0; first < layout.encoded_elements();) {
-    const bool is_lost = starts(random);
-    const std::size_t count = std::min((is_lost ? burst : 1) * kPacket, layout.encoded_elements() - first);
-    if (is_lost) lost.push_back({first, count});
-    first += count;
-  }
-  return lost;
-}
-
-double share_of(const HadamardLayout& layout, const Lost& lost) {
-  std::size_t count = 0;
-  for (const LostRange& range : lost) count += range.count;
-  return static_cast<double>(count) / static_cast<double>(layout.encoded_elements());
 }
 
 /// The signs of all values, times a constant: what decoding makes of a first coefficient of 1 in each block.
@@ -273,20 +111,10 @@ bool throws(const std::function<void()>& call, const std::string& expected) {
   return false;
 }
 
-// ---- One size, every dtype and variant
-
 struct Shape {
   std::size_t elements;
   std::uint32_t block;
 };
-
-void report(const char* what, const char* variant, DType dtype, const HadamardLayout& layout,
-            std::size_t index) {
-  check::fail(__FILE__, __LINE__,
-              std::string(what) + ": " + variant + " " + name_of(dtype) + ", " +
-                  std::to_string(layout.elements) + " elements in blocks of " + std::to_string(layout.block) +
-                  ", index " + std::to_string(index));
-}
 
 void check_encoded(const char* variant, DType dtype, const HadamardLayout& layout, const Doubles& values,
                    const Doubles& expected, const Floats& encoded) {
@@ -294,16 +122,6 @@ void check_encoded(const char* variant, DType dtype, const HadamardLayout& layou
   for (std::size_t i = 0; i < encoded.size(); ++i) {
     if (std::fabs(encoded[i] - expected[i]) <= tolerance[i % layout.stride]) continue;
     return report("encoded", variant, dtype, layout, i);
-  }
-}
-
-void check_decoded(const char* variant, DType dtype, const HadamardLayout& layout, const Doubles& expected,
-                   const Doubles& decoded) {
-  const Doubles tolerance = tolerances(layout, expected);
-  for (std::size_t i = 0; i < layout.elements; ++i) {
-    const double rounding = relative_unit(dtype) / 2 * std::fabs(expected[i]);
-    if (std::fabs(decoded[i] - expected[i]) <= tolerance[i / layout.block] + rounding) continue;
-    return report("decoded", variant, dtype, layout, i);
   }
 }
 
@@ -474,110 +292,6 @@ TEST(equal_seeds_give_equal_signs_and_others_do_not) {
     for (std::size_t i = 0; i < zero.size(); ++i) agreement += 1024 * zero[i] * other[i];
     CHECK(std::fabs(agreement) < chance);
   }
-}
-
-TEST(lost_ranges_of_any_kind_are_counted_for_every_block) {
-  std::mt19937_64 random(8);
-  for (const std::size_t elements : {5, 300, 1024, 5000, 16 * 1024, 40'000, 2'200'000}) {
-    const HadamardLayout layout = hadamard_layout(elements);
-    const Floats values = random_values(elements, elements);
-    for (int round = 0; round < (elements < 100'000 ? 20 : 1); ++round) {
-      // Cuts at random places; every second piece is lost, empty ones and neighbours included.
-      std::vector<std::size_t> cuts(2 * (random() % 6), 0);
-      for (std::size_t& cut : cuts) cut = random() % (layout.encoded_elements() + 1);
-      std::sort(cuts.begin(), cuts.end());
-      Lost lost;
-      for (std::size_t i = 0; i < cuts.size(); i += 2) lost.push_back({cuts[i], cuts[i + 1] - cuts[i]});
-      std::shuffle(lost.begin(), lost.end(), random);
-      Floats encoded = encode(values, layout, 9);
-      const std::vector<bool> is_lost = lost_positions(layout, lost);
-      for (std::size_t i = 0; i < encoded.size(); ++i) encoded[i] = is_lost[i] ? 0.0F : encoded[i];
-      const Doubles expected = reference_decode(layout, 9, encoded, lost, 3.0);
-      check_decoded("chosen", DType::Float32, layout, expected, decode(encoded, layout, 9, lost, 3.0F));
-    }
-  }
-}
-
-TEST(the_error_is_the_lost_share) {
-  // Scaled up by 1 / (1 - p), a lost share p leaves an error of p / (1 - p).
-  const HadamardLayout layout = hadamard_layout(400'000);
-  const Floats values = random_values(layout.elements, 10);
-  const Doubles exact(values.begin(), values.end());
-  std::mt19937_64 random(11);
-  const std::size_t eighth = layout.encoded_elements() / 8;
-  std::vector<Lost> patterns = {tail(layout, 0.01), tail(layout, 0.1), {{3 * eighth, eighth}}};
-  for (const double share : {0.03, 0.05, 0.2}) {
-    patterns.push_back(random_packets(layout, share, 1, random));
-    patterns.push_back(random_packets(layout, share, 8, random));
-  }
-  for (const Lost& lost : patterns) {
-    const double share = share_of(layout, lost), expected = share / (1 - share);
-    CHECK(share > 0.0);
-    double error = 0;
-    for (std::uint64_t seed = 0; seed < 4; ++seed) {
-      error += squared_distance(through_loss(values, layout, seed, lost), exact) / squared_norm(exact) / 4;
-    }
-    if (std::fabs(error / expected - 1) > 0.1) CHECK_EQ(error, expected);
-  }
-}
-
-TEST(the_mean_over_many_seeds_is_right) {
-  // The last 10 % are always lost, and the values there are the largest.
-  const HadamardLayout layout = hadamard_layout(10'000);
-  Floats values = random_values(layout.elements, 12);
-  std::sort(values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
-  const Doubles exact(values.begin(), values.end());
-  const Lost lost = tail(layout, 0.1);
-  constexpr int kDraws = 400;
-  Doubles mean(layout.elements, 0.0);
-  for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
-    const Doubles decoded = through_loss(values, layout, seed, lost);
-    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += decoded[i] / kDraws;
-  }
-  CHECK(squared_distance(mean, exact) / squared_norm(exact) < 0.002);
-}
-
-TEST(a_lost_tail_with_all_the_large_values_hurts_ten_times_less) {
-  const HadamardLayout layout = hadamard_layout(100'000);
-  Floats values = random_values(layout.elements, 13);
-  const std::size_t first_large = 95'000;
-  for (std::size_t i = first_large; i < values.size(); ++i) values[i] *= 50.0F;
-  const Doubles exact(values.begin(), values.end());
-  Doubles without = exact;
-  std::fill(without.begin() + static_cast<std::ptrdiff_t>(first_large), without.end(), 0.0);
-  const Doubles with = through_loss(values, layout, 14, tail(layout, 0.05));
-  CHECK(10 * squared_distance(with, exact) < squared_distance(without, exact));
-}
-
-TEST(a_block_is_never_scaled_up_beyond_the_cap) {
-  const HadamardLayout layout = hadamard_layout(4096);
-  Floats encoded = encode(random_values(layout.elements, 15), layout, 16);
-  const Lost three_quarters = tail(layout, 0.75);
-  std::fill_n(encoded.begin() + static_cast<std::ptrdiff_t>(three_quarters[0].first), three_quarters[0].count,
-              0.0F);
-  const Doubles unscaled = decode(encoded, layout, 16, {});
-  for (const float cap : {1.0F, 2.0F, 4.0F, 100.0F}) {
-    Doubles expected = unscaled;
-    for (double& value : expected) value *= std::min(cap, 4.0F);
-    CHECK(decode(encoded, layout, 16, three_quarters, cap) == expected);
-  }
-}
-
-TEST(a_block_of_which_nothing_came_is_zero_and_the_others_are_whole) {
-  const HadamardLayout layout = hadamard_layout(20 * 1024);
-  Floats encoded = encode(random_values(layout.elements, 17), layout, 18);
-  const Doubles whole = decode(encoded, layout, 18, {});
-  Lost lost;
-  for (std::size_t j = 0; j < layout.block; ++j) {
-    lost.push_back({j * layout.stride + 3, 1});
-    encoded[lost.back().first] = 0.0F;
-  }
-  const Doubles decoded = decode(encoded, layout, 18, lost);
-  for (std::size_t i = 0; i < decoded.size(); ++i) CHECK_EQ(decoded[i], i / 1024 == 3 ? 0.0 : whole[i]);
-  const Lost everything = {{0, layout.encoded_elements()}};
-  encoded.assign(encoded.size(), 0.0F);
-  const float no_cap = std::numeric_limits<float>::infinity();
-  CHECK_EQ(squared_norm(decode(encoded, layout, 18, everything, no_cap)), 0.0);
 }
 
 TEST(a_nan_stays_in_its_block_and_is_one_in_every_format) {
