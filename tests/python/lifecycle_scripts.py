@@ -57,6 +57,8 @@ def live(number):
     tensor = torch.ones(100_000)
     dist.all_reduce(tensor)
     assert tensor[0] == 2
+    dist.all_reduce(tensor, async_op=True).get_future().wait()  # which needs a thread
+    assert tensor[0] == 4
     dist.destroy_process_group()
 for number in range(5):
     live(number)
@@ -88,10 +90,15 @@ print("all steps")
 INTERRUPTED = (
     _JOIN
     + """
+def tell_when_waiting():
+    "Said before the all-reduce, the signal might come before it too."
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_qualname != "Operation.poll":
+        time.sleep(0.01)
+    print("waiting", flush=True)
 join(file, timeout=300.0)
 dist.all_reduce(torch.ones(10))
 if rank == 0:
-    print("waiting", flush=True)
+    threading.Thread(target=tell_when_waiting, daemon=True).start()
     dist.all_reduce(torch.ones(1000))
 else:
     sys.stdin.readline()
