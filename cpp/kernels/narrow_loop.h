@@ -35,6 +35,8 @@ constexpr float kLargest = 127.0F;
 constexpr int kFraction = 20;  // bits of a number behind the point before it is rounded
 constexpr float kOne = 0x1p20F;
 constexpr std::size_t kScaleLanes = kPadded - kInt8BlockValues;
+constexpr std::size_t kHalfBytes = sizeof(std::uint16_t);
+constexpr std::size_t kTileValues = 512;
 constexpr U32x8 kNoScale{0, 0, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
 
 /// splitmix64, as in proto/mix.h: kernels know nothing of proto.
@@ -235,6 +237,39 @@ OPTIREDUCE_TARGET void reduce_all(std::span<const std::byte* const> inputs, floa
   }
 }
 
+/// From the values that are rounded, all of them: what is in a float32 differs from one operation to the next
+/// where a few numbers of 8 bits may not. (Rotations and exclusive or: a multiplication would take longer
+/// than all else that is done to a vector.)
+OPTIREDUCE_TARGET inline std::uint64_t seed_of(const Values& block) {
+  U32x8 mixed{};
+  for (const F32x8& value : block) mixed = ((mixed << 7) | (mixed >> 25)) ^ (U32x8)value;
+  std::array<std::uint64_t, kLanes / 2> words;
+  std::memcpy(words.data(), &mixed, sizeof mixed);
+  return scramble(scramble(words[0] ^ std::rotl(words[1], 29)) ^ words[2] ^ std::rotl(words[3], 41));
+}
+
+/// A group's results are widened as soon as they are rounded: what they replace has just been read.
+OPTIREDUCE_TARGET void reduce_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                                   float divisor, std::byte* blocks) {
+  const float share = 1.0F / divisor;
+  Group group;
+  for (std::size_t done = 0; done < count;) {
+    const std::size_t begin = done;
+    for (; done < count && group.count < kLanes; done += kInt8BlockValues) {
+      Values& sums = group.values[group.count];
+      load_values(own + done, count - done, done == 0, sums);
+      const std::size_t offset = done / kInt8BlockValues * kInt8BlockBytes;
+      for (const std::byte* input : inputs) add_block(input + offset, sums);
+      for (F32x8& sum : sums) sum *= share;
+      sums[0] = (F32x8)((U32x8)sums[0] & kNoScale);
+      group.add(seed_of(sums));
+    }
+    std::byte* const out = blocks + begin / kInt8BlockValues * kInt8BlockBytes;
+    round_group(group, out);
+    decode_all(out, std::min(done, count) - begin, own + begin);
+  }
+}
+
 /// Adding just under half a unit, and the last unit for halves to go to even, carries into the upper half.
 OPTIREDUCE_TARGET void halve(const float* values, std::size_t count, std::uint16_t* halves) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -245,12 +280,38 @@ OPTIREDUCE_TARGET void halve(const float* values, std::size_t count, std::uint16
   }
 }
 
-OPTIREDUCE_TARGET void double_up(const std::uint16_t* halves, std::size_t count, float* values) {
-  for (std::size_t i = 0; i < count; ++i)
-    values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(halves[i]) << 16);
+OPTIREDUCE_TARGET inline float widened(const std::byte* half) {
+  std::uint16_t bits;
+  std::memcpy(&bits, half, sizeof bits);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-constexpr NarrowVariant kVariant{&encode_all, &decode_all, &reduce_all, &halve, &double_up};
+OPTIREDUCE_TARGET void double_up(const std::byte* halves, std::size_t count, float* values) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = widened(halves + i * kHalfBytes);
+}
+
+OPTIREDUCE_TARGET inline void add_halves(const std::byte* halves, std::size_t count, float* sums) {
+  for (std::size_t i = 0; i < count; ++i) sums[i] += widened(halves + i * kHalfBytes);
+}
+
+/// In tiles, whose sums stay in the first cache.
+OPTIREDUCE_TARGET void add_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                                float divisor, std::uint16_t* halves) {
+  std::array<float, kTileValues> sums;
+  for (std::size_t done = 0; done < count; done += kTileValues) {
+    const std::size_t some = std::min(kTileValues, count - done);
+    std::memcpy(sums.data(), own + done, some * sizeof(float));
+    for (const std::byte* input : inputs) add_halves(input + done * kHalfBytes, some, sums.data());
+    if (divisor != 1.0F) {
+      for (std::size_t i = 0; i < some; ++i) sums[i] /= divisor;
+    }
+    halve(sums.data(), some, halves + done);
+    double_up(reinterpret_cast<const std::byte*>(halves + done), some, own + done);
+  }
+}
+
+constexpr NarrowVariant kVariant{&encode_all, &decode_all, &reduce_all, &reduce_onto,
+                                 &halve,      &double_up,  &add_onto};
 
 }  // namespace
 }  // namespace optireduce
