@@ -38,7 +38,7 @@ void int8_decode(std::uintptr_t blocks, std::size_t count, std::uintptr_t values
 
 void bfloat16_encode(std::uintptr_t values, std::size_t count, std::uintptr_t halves) {
   const float* const source = to_pointer<const float>("values", values, count);
-  auto* const destination = to_pointer<std::uint16_t>("halves", halves, count);
+  std::byte* const destination = to_pointer<std::byte>("halves", halves, count);
   const nb::gil_scoped_release unlocked;
   optireduce::bfloat16_encode(source, count, destination);
 }

@@ -40,7 +40,7 @@ void int8_reduce_onto(float* own, std::size_t count, std::span<const std::byte* 
   variant().int8_reduce_onto(own, count, inputs, static_cast<float>(divisor), blocks);
 }
 
-void bfloat16_encode(const float* values, std::size_t count, std::uint16_t* halves) {
+void bfloat16_encode(const float* values, std::size_t count, std::byte* halves) {
   variant().bfloat16_encode(values, count, halves);
 }
 
@@ -49,7 +49,7 @@ void bfloat16_decode(const std::byte* halves, std::size_t count, float* values) 
 }
 
 void bfloat16_reduce_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
-                          double divisor, std::uint16_t* halves) {
+                          double divisor, std::byte* halves) {
   variant().bfloat16_reduce_onto(own, count, inputs, static_cast<float>(divisor), halves);
 }
 

@@ -8,6 +8,7 @@
 // narrow_lanes.h, and defines, before it includes this file, what compilers do not do well on their own:
 //   void store_numbers(const Whole& numbers, std::byte* out)    64 numbers from 32 to 8 bits, clamped
 //   void load_numbers(const std::byte* source, I32x8& numbers)  8 numbers from 8 to 32 bits
+//   void widen_some(const U16x8& halves, F32x8& values)         8 bfloat16 to float32
 //   void largest_of_rows(const Rows& rows, U32x8& largest)      of each row's numbers, all below 2^31
 // Everything here has internal linkage: code for one instruction set must never be linked for another's.
 #pragma once
@@ -36,7 +37,6 @@ constexpr int kFraction = 20;  // bits of a number behind the point before it is
 constexpr float kOne = 0x1p20F;
 constexpr std::size_t kScaleLanes = kPadded - kInt8BlockValues;
 constexpr std::size_t kHalfBytes = sizeof(std::uint16_t);
-constexpr std::size_t kTileValues = 512;
 constexpr U32x8 kNoScale{0, 0, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
 
 /// splitmix64, as in proto/mix.h: kernels know nothing of proto.
@@ -271,43 +271,90 @@ OPTIREDUCE_TARGET void reduce_onto(float* own, std::size_t count, std::span<cons
 }
 
 /// Adding just under half a unit, and the last unit for halves to go to even, carries into the upper half.
-OPTIREDUCE_TARGET void halve(const float* values, std::size_t count, std::uint16_t* halves) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(values[i]);
-    const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    const std::uint32_t quiet = bits | 0x0040'0000u;  // rounding could carry a NaN to an infinity, or to zero
-    halves[i] = static_cast<std::uint16_t>(((bits & kSignless) > kNotFinite ? quiet : rounded) >> 16);
-  }
+/// What is no number stays none: rounding could carry it to an infinity, or to zero.
+/// The values become what the halves are.
+OPTIREDUCE_TARGET inline void halve_some(F32x8& values, U16x8& halves) {
+  const auto bits = (U32x8)values;
+  const U32x8 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const U32x8 quiet = bits | 0x0040'0000u;
+  const auto no_number = (U32x8)((I32x8)(bits & kSignless) > static_cast<std::int32_t>(kNotFinite));
+  const U32x8 upper = (quiet & no_number) | (rounded & ~no_number);
+  halves = __builtin_convertvector(upper >> 16, U16x8);
+  values = (F32x8)(upper & 0xffff'0000u);
 }
 
-OPTIREDUCE_TARGET inline float widened(const std::byte* half) {
-  std::uint16_t bits;
-  std::memcpy(&bits, half, sizeof bits);
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+/// The last values of a piece, fewer than a vector has.
+struct Rest {
+  F32x8 values{};
+  U16x8 halves{};
+  std::size_t count;
+
+  OPTIREDUCE_TARGET void load(const float* from) { std::memcpy(&values, from, count * sizeof(float)); }
+  OPTIREDUCE_TARGET void load(const std::byte* from) { std::memcpy(&halves, from, count * kHalfBytes); }
+  OPTIREDUCE_TARGET void store(float* to) const { std::memcpy(to, &values, count * sizeof(float)); }
+  OPTIREDUCE_TARGET void store(std::byte* to) const { std::memcpy(to, &halves, count * kHalfBytes); }
+};
+
+OPTIREDUCE_TARGET void halve(const float* values, std::size_t count, std::byte* halves) {
+  std::size_t done = 0;
+  U16x8 some;
+  for (; done + kLanes <= count; done += kLanes) {
+    F32x8 wide = reinterpret_cast<const Anywhere*>(values + done)->lanes;
+    halve_some(wide, some);
+    reinterpret_cast<HalvesAnywhere*>(halves + done * kHalfBytes)->lanes = some;
+  }
+  if (done == count) return;
+  Rest rest{.count = count - done};
+  rest.load(values + done);
+  halve_some(rest.values, rest.halves);
+  rest.store(halves + done * kHalfBytes);
 }
 
 OPTIREDUCE_TARGET void double_up(const std::byte* halves, std::size_t count, float* values) {
-  for (std::size_t i = 0; i < count; ++i) values[i] = widened(halves + i * kHalfBytes);
-}
-
-OPTIREDUCE_TARGET inline void add_halves(const std::byte* halves, std::size_t count, float* sums) {
-  for (std::size_t i = 0; i < count; ++i) sums[i] += widened(halves + i * kHalfBytes);
-}
-
-/// In tiles, whose sums stay in the first cache.
-OPTIREDUCE_TARGET void add_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
-                                float divisor, std::uint16_t* halves) {
-  std::array<float, kTileValues> sums;
-  for (std::size_t done = 0; done < count; done += kTileValues) {
-    const std::size_t some = std::min(kTileValues, count - done);
-    std::memcpy(sums.data(), own + done, some * sizeof(float));
-    for (const std::byte* input : inputs) add_halves(input + done * kHalfBytes, some, sums.data());
-    if (divisor != 1.0F) {
-      for (std::size_t i = 0; i < some; ++i) sums[i] /= divisor;
-    }
-    halve(sums.data(), some, halves + done);
-    double_up(reinterpret_cast<const std::byte*>(halves + done), some, own + done);
+  std::size_t done = 0;
+  F32x8 wide;
+  for (; done + kLanes <= count; done += kLanes) {
+    const U16x8 some = reinterpret_cast<const HalvesAnywhere*>(halves + done * kHalfBytes)->lanes;
+    widen_some(some, wide);
+    reinterpret_cast<Anywhere*>(values + done)->lanes = wide;
   }
+  if (done == count) return;
+  Rest rest{.count = count - done};
+  rest.load(halves + done * kHalfBytes);
+  widen_some(rest.halves, rest.values);
+  rest.store(values + done);
+}
+
+OPTIREDUCE_TARGET void add_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                                float divisor, std::byte* halves) {
+  std::size_t done = 0;
+  F32x8 sums, more;
+  U16x8 some;
+  for (; done + kLanes <= count; done += kLanes) {
+    auto& mine = *reinterpret_cast<Anywhere*>(own + done);
+    sums = mine.lanes;
+    for (const std::byte* input : inputs) {
+      const U16x8 theirs = reinterpret_cast<const HalvesAnywhere*>(input + done * kHalfBytes)->lanes;
+      widen_some(theirs, more);
+      sums += more;
+    }
+    sums /= divisor;
+    halve_some(sums, some);
+    reinterpret_cast<HalvesAnywhere*>(halves + done * kHalfBytes)->lanes = some;
+    mine.lanes = sums;
+  }
+  if (done == count) return;
+  Rest rest{.count = count - done};
+  rest.load(own + done);
+  for (const std::byte* input : inputs) {
+    rest.load(input + done * kHalfBytes);
+    widen_some(rest.halves, more);
+    rest.values += more;
+  }
+  rest.values /= divisor;
+  halve_some(rest.values, rest.halves);
+  rest.store(own + done);
+  rest.store(halves + done * kHalfBytes);
 }
 
 constexpr NarrowVariant kVariant{&encode_all, &decode_all, &reduce_all, &reduce_onto,

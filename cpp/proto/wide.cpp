@@ -37,7 +37,7 @@ std::span<float> Wide::values_of(Place place) const {
 void Wide::narrow(Place place, std::byte* narrow) const {
   const std::span<const float> values = values_of(place);
   if (dtype_ == DType::BFloat16) {
-    bfloat16_encode(values.data(), values.size(), reinterpret_cast<std::uint16_t*>(narrow));
+    bfloat16_encode(values.data(), values.size(), narrow);
   } else {
     std::uint64_t state = memory_.seed ^ place.begin;
     int8_encode(values.data(), values.size(), mix(state), narrow);
@@ -88,7 +88,7 @@ void Wide::reduce(Place place, std::span<const std::byte* const> inputs, double 
                   std::byte* narrow) const {
   const std::span<float> own = values_of(place);
   if (dtype_ == DType::BFloat16) {
-    bfloat16_reduce_onto(own.data(), own.size(), inputs, divisor, reinterpret_cast<std::uint16_t*>(narrow));
+    bfloat16_reduce_onto(own.data(), own.size(), inputs, divisor, narrow);
   } else {
     int8_reduce_onto(own.data(), own.size(), inputs, divisor, narrow);
   }
