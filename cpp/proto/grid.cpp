@@ -125,7 +125,7 @@ std::uint64_t Grid::start(Time now, const Descriptor& descriptor, std::byte* dat
                                 std::to_string(kMostWeight / row_size_) + ", the most that rows of " +
                                 std::to_string(row_size_) + " ranks can add up");
   }
-  // Stages read the data itself. Nobody would gain: what a lane reduces is a small part of it.
+  // Its stages read the data itself: a lane reduces only a small part of what the caller has.
   if (const Wide wide(options.wide, descriptor.dtype); wide) wide.narrow(whole(descriptor), data);
   const std::uint64_t sequence = entered_[kScatter];
   const Schedule schedule(descriptor, sequence, row_size_, config_.payload_bytes,
