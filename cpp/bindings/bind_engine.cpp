@@ -268,15 +268,18 @@ void bind_engine(nb::module_& m) {
           "all_reduce",
           [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout,
              bool bounded, int weight, std::uint32_t stream, std::size_t patience, bool repairs,
-             bool unhurried) {
-            return self.all_reduce(
-                reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype), checked_op(op),
-                bounded, {seconds(timeout), checked_weight(weight), stream, patience, repairs, unhurried});
+             bool unhurried, std::uintptr_t wide, std::size_t wide_values, std::uint64_t rounding_seed) {
+            StartOptions options{seconds(timeout), checked_weight(weight), stream, patience, repairs,
+                                 unhurried};
+            options.wide = {reinterpret_cast<float*>(wide), wide_values, rounding_seed};
+            return self.all_reduce(reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype),
+                                   checked_op(op), bounded, options);
           },
           nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
           nb::arg("timeout_seconds"), nb::arg("bounded") = false, nb::arg("weight") = 1,
           nb::arg("stream") = 0, nb::arg("patience_bytes") = 0, nb::arg("repairs") = false,
-          nb::arg("unhurried") = false, Released())
+          nb::arg("unhurried") = false, nb::arg("wide") = 0, nb::arg("wide_values") = 0,
+          nb::arg("rounding_seed") = 0, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(
           "wait",

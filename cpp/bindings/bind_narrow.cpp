@@ -38,13 +38,13 @@ void int8_decode(std::uintptr_t blocks, std::size_t count, std::uintptr_t values
 
 void bfloat16_encode(std::uintptr_t values, std::size_t count, std::uintptr_t halves) {
   const float* const source = to_pointer<const float>("values", values, count);
-  auto* const destination = to_pointer<std::uint16_t>("halves", halves, count);
+  std::byte* const destination = to_pointer<std::byte>("halves", halves, count);
   const nb::gil_scoped_release unlocked;
   optireduce::bfloat16_encode(source, count, destination);
 }
 
 void bfloat16_decode(std::uintptr_t halves, std::size_t count, std::uintptr_t values) {
-  const auto* const source = to_pointer<const std::uint16_t>("halves", halves, count);
+  const std::byte* const source = to_pointer<const std::byte>("halves", halves, count);
   float* const destination = to_pointer<float>("values", values, count);
   const nb::gil_scoped_release unlocked;
   optireduce::bfloat16_decode(source, count, destination);

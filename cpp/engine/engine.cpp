@@ -112,6 +112,11 @@ std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dt
     throw std::invalid_argument("elements " + std::to_string(elements) +
                                 " of a gather is not a multiple of " + std::to_string(size_) + " ranks");
   }
+  const WideMemory& wide = options.wide;
+  if (wide.values != nullptr && (op == ReduceOp::Gather || !can_stand_for(dtype, elements, wide.count))) {
+    throw std::invalid_argument(std::to_string(elements) + " " + name_of(dtype) + " (" + name_of(op) +
+                                ") cannot stand for " + std::to_string(wide.count) + " float32");
+  }
   const Time now = clock_.now();
   const Time due_before = protocol_->poll_timeout();
   const std::uint64_t number =

@@ -63,7 +63,8 @@ class Engine {
   std::vector<Rank> probe_group(Duration timeout);
   void use_group(bool use);
 
-  /// Starts an operation in place on `data`, which must stay valid until wait() has returned its report.
+  /// Starts an operation in place on `data`, or on the float32 that it stands for (StartOptions::wide). Both
+  /// must stay valid until wait() has returned its report.
   std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, bool bounded,
                            const StartOptions& options);
 

@@ -30,6 +30,12 @@ void int8_decode(const std::byte* blocks, std::size_t count, float* values);
 void int8_reduce(std::span<const std::byte* const> inputs, double divisor, std::byte* out,
                  std::size_t blocks);
 
+/// blocks = own = (own + inputs[0] + inputs[1] + ...) / divisor, added in float32 in that order and rounded
+/// once, at random with a seed that follows from the sums: `own` ends with what the blocks stand for. There
+/// may be no inputs.
+void int8_reduce_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs, double divisor,
+                      std::byte* blocks);
+
 /// Whether no block stands for NaNs.
 bool int8_all_finite(const std::byte* blocks, std::size_t count);
 

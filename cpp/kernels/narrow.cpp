@@ -35,12 +35,22 @@ void int8_reduce(std::span<const std::byte* const> inputs, double divisor, std::
   variant().int8_reduce(inputs, static_cast<float>(divisor), out, blocks);
 }
 
-void bfloat16_encode(const float* values, std::size_t count, std::uint16_t* halves) {
+void int8_reduce_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs, double divisor,
+                      std::byte* blocks) {
+  variant().int8_reduce_onto(own, count, inputs, static_cast<float>(divisor), blocks);
+}
+
+void bfloat16_encode(const float* values, std::size_t count, std::byte* halves) {
   variant().bfloat16_encode(values, count, halves);
 }
 
-void bfloat16_decode(const std::uint16_t* halves, std::size_t count, float* values) {
+void bfloat16_decode(const std::byte* halves, std::size_t count, float* values) {
   variant().bfloat16_decode(halves, count, values);
+}
+
+void bfloat16_reduce_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                          double divisor, std::byte* halves) {
+  variant().bfloat16_reduce_onto(own, count, inputs, static_cast<float>(divisor), halves);
 }
 
 bool int8_all_finite(const std::byte* blocks, std::size_t count) {

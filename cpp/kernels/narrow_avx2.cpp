@@ -28,6 +28,10 @@ OPTIREDUCE_TARGET inline void load_numbers(const std::byte* source, I32x8& numbe
   numbers = (I32x8)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(source)));
 }
 
+OPTIREDUCE_TARGET inline void widen_some(const U16x8& halves, F32x8& values) {
+  values = (F32x8)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)halves), 16);
+}
+
 /// Three rounds, each of which halves the lanes of a row and puts two rows together.
 OPTIREDUCE_TARGET inline void largest_of_rows(const Rows& rows, U32x8& largest) {
   __m256i pairs[kLanes / 2];

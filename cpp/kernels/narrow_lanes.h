@@ -14,11 +14,17 @@ constexpr std::size_t kPadded = 64;  // bytes of a block: its numbers, and two o
 using F32x8 = float __attribute__((vector_size(32)));
 using U32x8 = std::uint32_t __attribute__((vector_size(32)));
 using I32x8 = std::int32_t __attribute__((vector_size(32)));
+using U16x8 = std::uint16_t __attribute__((vector_size(16)));
 
 /// Eight floats anywhere in memory. (memcpy goes through halves of a vector, and reading the whole afterwards
 /// then waits for both.)
 struct Anywhere {
   F32x8 lanes;
+} __attribute__((packed, may_alias));
+
+/// The same of eight bfloat16.
+struct HalvesAnywhere {
+  U16x8 lanes;
 } __attribute__((packed, may_alias));
 
 using Values = std::array<F32x8, kPadded / kLanes>;

@@ -8,6 +8,7 @@
 // narrow_lanes.h, and defines, before it includes this file, what compilers do not do well on their own:
 //   void store_numbers(const Whole& numbers, std::byte* out)    64 numbers from 32 to 8 bits, clamped
 //   void load_numbers(const std::byte* source, I32x8& numbers)  8 numbers from 8 to 32 bits
+//   void widen_some(const U16x8& halves, F32x8& values)         8 bfloat16 to float32
 //   void largest_of_rows(const Rows& rows, U32x8& largest)      of each row's numbers, all below 2^31
 // Everything here has internal linkage: code for one instruction set must never be linked for another's.
 #pragma once
@@ -35,6 +36,7 @@ constexpr float kLargest = 127.0F;
 constexpr int kFraction = 20;  // bits of a number behind the point before it is rounded
 constexpr float kOne = 0x1p20F;
 constexpr std::size_t kScaleLanes = kPadded - kInt8BlockValues;
+constexpr std::size_t kHalfBytes = sizeof(std::uint16_t);
 constexpr U32x8 kNoScale{0, 0, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
 
 /// splitmix64, as in proto/mix.h: kernels know nothing of proto.
@@ -235,22 +237,128 @@ OPTIREDUCE_TARGET void reduce_all(std::span<const std::byte* const> inputs, floa
   }
 }
 
-/// Adding just under half a unit, and the last unit for halves to go to even, carries into the upper half.
-OPTIREDUCE_TARGET void halve(const float* values, std::size_t count, std::uint16_t* halves) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(values[i]);
-    const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    const std::uint32_t quiet = bits | 0x0040'0000u;  // rounding could carry a NaN to an infinity, or to zero
-    halves[i] = static_cast<std::uint16_t>(((bits & kSignless) > kNotFinite ? quiet : rounded) >> 16);
+/// From the values that are rounded, all of them: what is in a float32 differs from one operation to the next
+/// where a few numbers of 8 bits may not. (Rotations and exclusive or: a multiplication would take longer
+/// than all else that is done to a vector.)
+OPTIREDUCE_TARGET inline std::uint64_t seed_of(const Values& block) {
+  U32x8 mixed{};
+  for (const F32x8& value : block) mixed = ((mixed << 7) | (mixed >> 25)) ^ (U32x8)value;
+  std::array<std::uint64_t, kLanes / 2> words;
+  std::memcpy(words.data(), &mixed, sizeof mixed);
+  return scramble(scramble(words[0] ^ std::rotl(words[1], 29)) ^ words[2] ^ std::rotl(words[3], 41));
+}
+
+/// A group's results are widened as soon as they are rounded: what they replace has just been read.
+OPTIREDUCE_TARGET void reduce_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                                   float divisor, std::byte* blocks) {
+  const float share = 1.0F / divisor;
+  Group group;
+  for (std::size_t done = 0; done < count;) {
+    const std::size_t begin = done;
+    for (; done < count && group.count < kLanes; done += kInt8BlockValues) {
+      Values& sums = group.values[group.count];
+      load_values(own + done, count - done, done == 0, sums);
+      const std::size_t offset = done / kInt8BlockValues * kInt8BlockBytes;
+      for (const std::byte* input : inputs) add_block(input + offset, sums);
+      for (F32x8& sum : sums) sum *= share;
+      sums[0] = (F32x8)((U32x8)sums[0] & kNoScale);
+      group.add(seed_of(sums));
+    }
+    std::byte* const out = blocks + begin / kInt8BlockValues * kInt8BlockBytes;
+    round_group(group, out);
+    decode_all(out, std::min(done, count) - begin, own + begin);
   }
 }
 
-OPTIREDUCE_TARGET void double_up(const std::uint16_t* halves, std::size_t count, float* values) {
-  for (std::size_t i = 0; i < count; ++i)
-    values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(halves[i]) << 16);
+/// Adding just under half a unit, and the last unit for halves to go to even, carries into the upper half.
+/// What is no number stays none: rounding could carry it to an infinity, or to zero.
+/// The values become what the halves are.
+OPTIREDUCE_TARGET inline void halve_some(F32x8& values, U16x8& halves) {
+  const auto bits = (U32x8)values;
+  const U32x8 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const U32x8 quiet = bits | 0x0040'0000u;
+  const auto no_number = (U32x8)((I32x8)(bits & kSignless) > static_cast<std::int32_t>(kNotFinite));
+  const U32x8 upper = (quiet & no_number) | (rounded & ~no_number);
+  halves = __builtin_convertvector(upper >> 16, U16x8);
+  values = (F32x8)(upper & 0xffff'0000u);
 }
 
-constexpr NarrowVariant kVariant{&encode_all, &decode_all, &reduce_all, &halve, &double_up};
+/// The last values of a piece, fewer than a vector has.
+struct Rest {
+  F32x8 values{};
+  U16x8 halves{};
+  std::size_t count;
+
+  OPTIREDUCE_TARGET void load(const float* from) { std::memcpy(&values, from, count * sizeof(float)); }
+  OPTIREDUCE_TARGET void load(const std::byte* from) { std::memcpy(&halves, from, count * kHalfBytes); }
+  OPTIREDUCE_TARGET void store(float* to) const { std::memcpy(to, &values, count * sizeof(float)); }
+  OPTIREDUCE_TARGET void store(std::byte* to) const { std::memcpy(to, &halves, count * kHalfBytes); }
+};
+
+OPTIREDUCE_TARGET void halve(const float* values, std::size_t count, std::byte* halves) {
+  std::size_t done = 0;
+  U16x8 some;
+  for (; done + kLanes <= count; done += kLanes) {
+    F32x8 wide = reinterpret_cast<const Anywhere*>(values + done)->lanes;
+    halve_some(wide, some);
+    reinterpret_cast<HalvesAnywhere*>(halves + done * kHalfBytes)->lanes = some;
+  }
+  if (done == count) return;
+  Rest rest{.count = count - done};
+  rest.load(values + done);
+  halve_some(rest.values, rest.halves);
+  rest.store(halves + done * kHalfBytes);
+}
+
+OPTIREDUCE_TARGET void double_up(const std::byte* halves, std::size_t count, float* values) {
+  std::size_t done = 0;
+  F32x8 wide;
+  for (; done + kLanes <= count; done += kLanes) {
+    const U16x8 some = reinterpret_cast<const HalvesAnywhere*>(halves + done * kHalfBytes)->lanes;
+    widen_some(some, wide);
+    reinterpret_cast<Anywhere*>(values + done)->lanes = wide;
+  }
+  if (done == count) return;
+  Rest rest{.count = count - done};
+  rest.load(halves + done * kHalfBytes);
+  widen_some(rest.halves, rest.values);
+  rest.store(values + done);
+}
+
+OPTIREDUCE_TARGET void add_onto(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                                float divisor, std::byte* halves) {
+  std::size_t done = 0;
+  F32x8 sums, more;
+  U16x8 some;
+  for (; done + kLanes <= count; done += kLanes) {
+    auto& mine = *reinterpret_cast<Anywhere*>(own + done);
+    sums = mine.lanes;
+    for (const std::byte* input : inputs) {
+      const U16x8 theirs = reinterpret_cast<const HalvesAnywhere*>(input + done * kHalfBytes)->lanes;
+      widen_some(theirs, more);
+      sums += more;
+    }
+    sums /= divisor;
+    halve_some(sums, some);
+    reinterpret_cast<HalvesAnywhere*>(halves + done * kHalfBytes)->lanes = some;
+    mine.lanes = sums;
+  }
+  if (done == count) return;
+  Rest rest{.count = count - done};
+  rest.load(own + done);
+  for (const std::byte* input : inputs) {
+    rest.load(input + done * kHalfBytes);
+    widen_some(rest.halves, more);
+    rest.values += more;
+  }
+  rest.values /= divisor;
+  halve_some(rest.values, rest.halves);
+  rest.store(own + done);
+  rest.store(halves + done * kHalfBytes);
+}
+
+constexpr NarrowVariant kVariant{&encode_all, &decode_all, &reduce_all, &reduce_onto,
+                                 &halve,      &double_up,  &add_onto};
 
 }  // namespace
 }  // namespace optireduce

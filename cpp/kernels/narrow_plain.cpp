@@ -16,6 +16,10 @@ inline void load_numbers(const std::byte* source, I32x8& numbers) {
   for (std::size_t lane = 0; lane < kLanes; ++lane) numbers[lane] = static_cast<std::int8_t>(source[lane]);
 }
 
+inline void widen_some(const U16x8& halves, F32x8& values) {
+  values = (F32x8)(__builtin_convertvector(halves, U32x8) << 16);
+}
+
 inline void largest_of_rows(const Rows& rows, U32x8& largest) {
   for (std::size_t row = 0; row < kLanes; ++row) {
     largest[row] = 0;

@@ -12,8 +12,12 @@ struct NarrowVariant {
   void (*int8_decode)(const std::byte* blocks, std::size_t count, float* values);
   void (*int8_reduce)(std::span<const std::byte* const> inputs, float divisor, std::byte* out,
                       std::size_t blocks);
-  void (*bfloat16_encode)(const float* values, std::size_t count, std::uint16_t* halves);
-  void (*bfloat16_decode)(const std::uint16_t* halves, std::size_t count, float* values);
+  void (*int8_reduce_onto)(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                           float divisor, std::byte* blocks);
+  void (*bfloat16_encode)(const float* values, std::size_t count, std::byte* halves);
+  void (*bfloat16_decode)(const std::byte* halves, std::size_t count, float* values);
+  void (*bfloat16_reduce_onto)(float* own, std::size_t count, std::span<const std::byte* const> inputs,
+                               float divisor, std::byte* halves);
 };
 
 const NarrowVariant& narrow_plain();

@@ -16,8 +16,8 @@ bool is_last_percent(const Shard& shard, std::uint32_t end) {
 
 }  // namespace
 
-ForeignShard::ForeignShard(const Shard& shard, std::byte* data, Time now, bool returns)
-    : shard_(shard), data_(data + shard.begin), sent_at_(shard.packets(), 0) {
+ForeignShard::ForeignShard(const Shard& shard, std::byte* data, const Wide& wide, Time now, bool returns)
+    : shard_(shard), data_(data + shard.begin), wide_(wide), sent_at_(shard.packets(), 0) {
   if (returns) flow_ = InboundFlow(shard, now);
 }
 
@@ -38,7 +38,13 @@ bool ForeignShard::next_batch(const SendWindow& window, OutgoingBatch& batch) {
   batch.ack = flow_.whole_chunks();
   batch.flags = is_last_percent(shard_, end) ? kFlagLast : std::uint8_t{0};
   next_packet_ = end;
+  if (wide_) narrow(batch);
   return true;
+}
+
+void ForeignShard::narrow(const OutgoingBatch& batch) {
+  for (std::uint32_t packet = batch.first_packet; packet < batch.first_packet + batch.packets; ++packet)
+    wide_.narrow(place_of(packet), data_ + shard_.place_of(packet));
 }
 
 void ForeignShard::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
@@ -68,22 +74,32 @@ std::uint32_t ForeignShard::accept(Time now, std::uint32_t first_packet, const R
   for (std::uint64_t rest = fresh; rest != 0; rest &= rest - 1) {
     const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
     const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
-    std::byte* place = data_ + shard_.place_of(packet);
-    const std::byte* payload = run.payload(bit - first_bit);
-    if (stream) {
-      copy_streaming(place, payload, shard_.length_of(packet));
-    } else {
-      std::memcpy(place, payload, shard_.length_of(packet));
-    }
+    put(packet, run.payload(bit - first_bit), stream);
   }
-  if (stream) finish_streaming();
+  if (stream || wide_) finish_streaming();
   return fresh == 0 ? 0 : shard_.bytes_of(chunk, fresh);
+}
+
+void ForeignShard::put(std::uint32_t packet, const std::byte* payload, bool stream) {
+  std::byte* place = data_ + shard_.place_of(packet);
+  if (wide_) {
+    wide_.widen(place_of(packet), payload);
+  } else if (stream) {
+    copy_streaming(place, payload, shard_.length_of(packet));
+  } else {
+    std::memcpy(place, payload, shard_.length_of(packet));
+  }
 }
 
 void ForeignShard::zero_missing() {
   flow_.for_each_hole([&](std::uint32_t first, std::uint32_t packets) {
-    for (std::uint32_t packet = first; packet < first + packets; ++packet)
-      std::memset(data_ + shard_.place_of(packet), 0, shard_.length_of(packet));
+    for (std::uint32_t packet = first; packet < first + packets; ++packet) {
+      if (wide_) {
+        wide_.zero(place_of(packet));
+      } else {
+        std::memset(data_ + shard_.place_of(packet), 0, shard_.length_of(packet));
+      }
+    }
   });
 }
 

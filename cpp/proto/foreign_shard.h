@@ -9,6 +9,7 @@
 #include "proto/inbound_flow.h"
 #include "proto/outgoing.h"
 #include "proto/run.h"
+#include "proto/wide.h"
 
 namespace optireduce {
 
@@ -16,7 +17,7 @@ class ForeignShard {
  public:
   ForeignShard() = default;
   /// `returns`: whether the owner sends it back, reduced.
-  ForeignShard(const Shard& shard, std::byte* data, Time now, bool returns);
+  ForeignShard(const Shard& shard, std::byte* data, const Wide& wide, Time now, bool returns);
 
   /// The next contribution, if the window admits it. Contributions leave in order.
   bool next_batch(const SendWindow& window, OutgoingBatch& batch);
@@ -51,8 +52,15 @@ class ForeignShard {
     return (flow_.received(packet / shard_.chunk_packets) >> packet % shard_.chunk_packets & 1) != 0;
   }
 
+  void narrow(const OutgoingBatch& batch);
+  void put(std::uint32_t packet, const std::byte* payload, bool stream);
+  Place place_of(std::uint32_t packet) const {
+    return {shard_.begin + shard_.place_of(packet), shard_.length_of(packet)};
+  }
+
   Shard shard_;
   std::byte* data_ = nullptr;
+  Wide wide_;
   InboundFlow flow_;
   std::vector<std::uint32_t> sent_at_;  // by packet; 0: not sent
   std::uint32_t next_packet_ = 0;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/reduce.h"
 #include "proto/grid_report.h"
 
 namespace optireduce {
@@ -32,6 +33,10 @@ EndpointConfig config_of(const EndpointConfig& group, const Lane& lane, std::uin
     if (member < group.grants.size()) config.grants.push_back(group.grants[member]);
   }
   return config;
+}
+
+Place whole(const Descriptor& descriptor) {
+  return {0, descriptor.elements * size_of(descriptor.dtype)};
 }
 
 /// Where the rank stands.
@@ -120,6 +125,8 @@ std::uint64_t Grid::start(Time now, const Descriptor& descriptor, std::byte* dat
                                 std::to_string(kMostWeight / row_size_) + ", the most that rows of " +
                                 std::to_string(row_size_) + " ranks can add up");
   }
+  // Its stages read the data itself: a lane reduces only a small part of what the caller has.
+  if (const Wide wide(options.wide, descriptor.dtype); wide) wide.narrow(whole(descriptor), data);
   const std::uint64_t sequence = entered_[kScatter];
   const Schedule schedule(descriptor, sequence, row_size_, config_.payload_bytes,
                           config_.bound.shuffle && descriptor.bounded ? config_.seal.shared_number() : 0);
@@ -202,6 +209,7 @@ void Grid::enter(Time now, LaneNumber lane, UnderWay& operation) {
   std::byte* data = operation.data;
   StartOptions options = operation.options;
   options.timeout = time_left(now, lane, operation);
+  options.wide = {};
   // Its turn may come later than its data: that belongs to how long it may take.
   operation.report.policy.bound = operation.report.policy.bound + (now - operation.left_lane);
   if (lane == kAcross) {
@@ -249,10 +257,18 @@ void Grid::leave(Time now, LaneNumber lane, const Report& report) {
     // Of all pieces; but a piece that is nearly all zeros cannot say what else it lacks.
     std::uint64_t& lost = operation.report.contributions_lost_bytes;
     lost = std::max(lost, report.contributions_lost_bytes);
+    widen(operation);
     finish(now, operation);
     lanes_[kScatter].endpoint->release(now, sequence);
     operations_.erase(sequence);
   }
+}
+
+void Grid::widen(const UnderWay& operation) {
+  const Wide wide(operation.options.wide, operation.descriptor.dtype);
+  if (!wide) return;
+  wide.widen(whole(operation.descriptor), operation.data);
+  finish_streaming();
 }
 
 /// Our caller hears of it at once. The lanes that it has not entered follow in their turn.

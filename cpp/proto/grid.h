@@ -86,6 +86,8 @@ class Grid final : public Protocol {
   bool enter_next(Time now, LaneNumber lane);
   void enter(Time now, LaneNumber lane, UnderWay& operation);
   void leave(Time now, LaneNumber lane, const Report& report);
+  /// Where the data stands for the caller's float32, they get what it holds.
+  static void widen(const UnderWay& operation);
   void fail(Time now, std::uint64_t sequence, UnderWay& operation);
   void finish(Time now, UnderWay& operation);
   bool too_few(UnderWay& operation) const;

@@ -1,9 +1,6 @@
 #include "proto/late_repair.h"
 
-#include <array>
 #include <bit>
-
-#include "kernels/reduce.h"
 
 namespace optireduce {
 
@@ -61,15 +58,12 @@ void LateRepair::keep(const Wanted& wanted, std::uint32_t packet, const std::byt
 std::uint64_t LateRepair::correct(const Operation& operation) {
   const auto found = corrections_.find(operation.stream());
   if (operation.stream() == 0 || found == corrections_.end()) return 0;
-  const Descriptor& descriptor = found->second.descriptor;
-  const bool same_buffer = descriptor == operation.descriptor();
+  const bool same_buffer = found->second.descriptor == operation.descriptor();
   std::uint64_t corrected = 0;
   for (const Piece& piece : found->second.pieces) {
     bytes_ -= piece.data.size();
     if (!same_buffer) continue;
-    std::byte* place = operation.data() + piece.begin;
-    const std::array<const std::byte*, 2> inputs{place, piece.data.data()};
-    reduce(descriptor.dtype, inputs, 1.0, place, piece.data.size() / size_of(descriptor.dtype));
+    operation.correct({piece.begin, piece.data.size()}, piece.data.data());
     corrected += piece.data.size();
   }
   corrections_.erase(found);

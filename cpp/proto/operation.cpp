@@ -1,7 +1,10 @@
 #include "proto/operation.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+
+#include "kernels/reduce.h"
 
 namespace optireduce {
 namespace {
@@ -42,6 +45,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       group_size_(config.group_size()),
       stages_(config.stages),
       data_(data),
+      wide_(options.wide, descriptor.dtype),
       stream_(options.stream),
       patience_bytes_(options.patience_bytes),
       repairs_(config.bound.repair || options.repairs),
@@ -52,7 +56,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       progress_at_(now),
       schedule_(descriptor, number, config.size, config.payload_bytes,
                 config.bound.shuffle && descriptor.bounded ? config.seal.shared_number() : 0),
-      owned_(schedule_.shard(schedule_.shard_of(me_)), descriptor, config, options.weight, data, now),
+      owned_(schedule_.shard(schedule_.shard_of(me_)), descriptor, config, options.weight, data, wide_, now),
       foreign_(size_),
       written_off_(size_, false),
       first_seen_(size_, Time::never()),
@@ -60,7 +64,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
   for (Rank owner = 0; owner < size_; ++owner) {
     if (owner == me_) continue;
     const Shard shard = schedule_.shard(schedule_.shard_of(owner));
-    foreign_[owner] = ForeignShard(shard, data, now, stages_ != Stages::First);
+    foreign_[owner] = ForeignShard(shard, data, wide_, now, stages_ != Stages::First);
     if (!foreign_[owner].complete()) ++foreign_incomplete_;
     if (abstains() || gathers()) foreign_[owner].stop_sending();
   }
@@ -341,6 +345,13 @@ void Operation::settle_losses(Report& report) {
   // The second stage counts ranks of the whole group, the others those that they add.
   const Rank ranks = stages_ == Stages::Second ? group_size_ : size_;
   report.contributions_lost_bytes = (lost + ranks - 1) / ranks;
+}
+
+void Operation::correct(Place place, const std::byte* correction) const {
+  if (wide_) return wide_.add(place, correction);
+  std::byte* const result = data_ + place.begin;
+  const std::array<const std::byte*, 2> inputs{result, correction};
+  reduce(descriptor_.dtype, inputs, 1.0, result, place.bytes / size_of(descriptor_.dtype));
 }
 
 double Operation::arrived_share() const {

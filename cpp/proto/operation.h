@@ -14,6 +14,7 @@
 #include "proto/report.h"
 #include "proto/run.h"
 #include "proto/schedule.h"
+#include "proto/wide.h"
 
 namespace optireduce {
 
@@ -33,6 +34,9 @@ struct StartOptions {
   bool unhurried = false;
   /// Second stage alone: what the packets of our shard lack, see OwnedShard::set_lost.
   std::vector<std::uint16_t> lacking = {};
+  /// Data of a narrow type that stands for these float32: they are what is contributed, they get the result,
+  /// and the data is room to round to, with whatever it holds. Not for gathers.
+  WideMemory wide = {};
 };
 
 /// The time limits of one operation.
@@ -56,7 +60,8 @@ class Operation {
   Time deadline() const { return deadline_; }
   std::size_t bytes() const { return schedule_.bytes(); }
   Rank size() const { return size_; }
-  std::byte* data() const { return data_; }
+  /// Adds to what this place of the result is here.
+  void correct(Place place, const std::byte* correction) const;
   std::uint32_t stream() const { return stream_; }
   std::size_t patience_bytes() const { return patience_bytes_; }
   bool repairs() const { return repairs_; }
@@ -179,6 +184,7 @@ class Operation {
   Rank group_size_;
   Stages stages_;
   std::byte* data_;
+  Wide wide_;
   std::uint32_t stream_;
   std::size_t patience_bytes_;
   bool repairs_;

@@ -9,7 +9,7 @@
 namespace optireduce {
 
 OwnedShard::OwnedShard(const Shard& shard, const Descriptor& descriptor, const EndpointConfig& config,
-                       std::uint16_t weight, std::byte* data, Time now)
+                       std::uint16_t weight, std::byte* data, const Wide& wide, Time now)
     : shard_(shard),
       me_(config.rank),
       size_(config.size),
@@ -18,6 +18,7 @@ OwnedShard::OwnedShard(const Shard& shard, const Descriptor& descriptor, const E
       weight_unit_(config.weight_unit),
       descriptor_(descriptor),
       data_(data + shard.begin),
+      wide_(wide),
       flows_(size_, InboundFlow(shard, now)),
       weights_(size_, 1),
       contributed_(size_, false),
@@ -126,7 +127,7 @@ void OwnedShard::reduce_bits(std::uint32_t index, std::uint64_t bits) {
 void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
   if (!adds()) return;
   const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
-  std::byte* own = data_ + shard_.place_of(packet);
+  const std::byte* own = data_ + shard_.place_of(packet);
   std::fill(by_rank_.begin(), by_rank_.end(), nullptr);
   if (weights_[me_] != 0) by_rank_[me_] = own;
   for (const Piece& piece : chunks_[chunk].pieces) {
@@ -139,7 +140,7 @@ void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
   Rank missing = 0, lost = 0;
   for (Rank rank = 0; rank < size_; ++rank) {
     if (by_rank_[rank] != nullptr) {
-      inputs_.push_back(by_rank_[rank]);
+      if (rank != me_ || !wide_) inputs_.push_back(by_rank_[rank]);
       weights += weights_[rank];
     } else if (!abstained_[rank]) {
       ++missing;
@@ -151,17 +152,27 @@ void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
     if (lost_.empty()) lost_.resize(shard_.packets(), 0);
     lost_[packet] = lost;
   }
-  const std::uint32_t bytes = shard_.length_of(packet);
-  if (inputs_.empty()) {  // nobody had anything: no gradient
-    std::fill_n(own, bytes, std::byte{0});
-    return;
-  }
+  if (inputs_.empty() && !adds_wide()) return clear(packet);  // nobody had anything: no gradient
   const auto contributions = static_cast<std::uint32_t>(size_ - missing);
   if (stages_ == Stages::First && missing != 0) partial_.push_back({packet, contributions, weights});
-  const double divisor = divisor_for(contributions, weights);
-  const std::size_t elements = bytes / size_of(descriptor_.dtype);
-  reduce(descriptor_.dtype, inputs_, divisor, own, elements);
+  add_up(packet, divisor_for(contributions, weights));
+  const std::size_t elements = shard_.length_of(packet) / size_of(descriptor_.dtype);
   if (!all_finite(descriptor_.dtype, own, elements)) blame(elements);
+}
+
+void OwnedShard::add_up(std::uint32_t packet, double divisor) {
+  std::byte* own = data_ + shard_.place_of(packet);
+  const Place place = place_of(packet);
+  if (adds_wide()) return wide_.reduce(place, inputs_, divisor, own);
+  reduce(descriptor_.dtype, inputs_, divisor, own, place.bytes / size_of(descriptor_.dtype));
+  if (!wide_) return;
+  wide_.widen(place, own);
+  finish_streaming();
+}
+
+void OwnedShard::clear(std::uint32_t packet) {
+  std::fill_n(data_ + shard_.place_of(packet), shard_.length_of(packet), std::byte{0});
+  if (wide_) wide_.zero(place_of(packet));
 }
 
 /// Finds out who sent what is no number. Our own contribution has been overwritten: it is to blame where no

@@ -13,6 +13,7 @@
 #include "proto/inbound_flow.h"
 #include "proto/outgoing.h"
 #include "proto/run.h"
+#include "proto/wide.h"
 
 namespace optireduce {
 
@@ -26,7 +27,7 @@ struct LostContributions {
 class OwnedShard {
  public:
   OwnedShard(const Shard& shard, const Descriptor& descriptor, const EndpointConfig& config,
-             std::uint16_t weight, std::byte* data, Time now);
+             std::uint16_t weight, std::byte* data, const Wide& wide, Time now);
 
   /// Takes consecutive packets from one peer; returns how many bytes of them were new.
   std::uint32_t accept(Time now, Rank from, std::uint32_t first_packet, const Run& run);
@@ -120,7 +121,14 @@ class OwnedShard {
   void reduce_ready(std::uint32_t chunk);
   void reduce_bits(std::uint32_t chunk, std::uint64_t bits);
   void reduce_packet(std::uint32_t chunk, std::uint32_t bit);
+  void add_up(std::uint32_t packet, double divisor);
+  void clear(std::uint32_t packet);
   void blame(std::size_t elements);
+  /// Our contribution is read from the caller's float32, not from the data.
+  bool adds_wide() const { return wide_ && weights_[me_] != 0; }
+  Place place_of(std::uint32_t packet) const {
+    return {shard_.begin + shard_.place_of(packet), shard_.length_of(packet)};
+  }
   void note_non_finite(Rank rank);
   void note_hole(Rank rank, std::uint32_t packet);
   double floored(std::uint32_t contributions) const;
@@ -144,7 +152,8 @@ class OwnedShard {
   bool is_part_;  // of a group
   double weight_unit_;
   Descriptor descriptor_;
-  std::byte* data_;                     // of the shard, in the bucket
+  std::byte* data_;  // of the shard, in the bucket
+  Wide wide_;
   std::vector<InboundFlow> flows_;      // by rank
   std::vector<std::uint16_t> weights_;  // by rank
   std::vector<bool> contributed_;       // by rank: to any packet
@@ -168,7 +177,7 @@ class OwnedShard {
   std::vector<std::uint64_t> sent_;           // by rank and chunk
   std::vector<std::uint32_t> sent_at_;        // by rank and chunk: timestamp of the last packets of it
 
-  std::vector<const std::byte*> by_rank_, inputs_;  // scratch: one packet's contributions
+  std::vector<const std::byte*> by_rank_, inputs_;  // scratch: one packet's contributions in its own type
 };
 
 }  // namespace optireduce

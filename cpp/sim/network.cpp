@@ -196,9 +196,9 @@ void Network::call(const Event& event) {
   const Call& mine = operation.calls[event.rank];
   note(EventKind::Call, event.rank, 0, event.index);
   Node& node = *nodes_[event.rank];
-  const std::uint64_t number =
-      node.protocol().start(node.clock(now_), mine.descriptor, mine.data,
-                            {operation.timeout, mine.weight, mine.stream, mine.patience_bytes, mine.repairs});
+  StartOptions options{operation.timeout, mine.weight, mine.stream, mine.patience_bytes, mine.repairs};
+  options.wide = mine.wide;
+  const std::uint64_t number = node.protocol().start(node.clock(now_), mine.descriptor, mine.data, options);
   node.called[number] = event.index;
   pump(event.rank);
 }

@@ -13,6 +13,7 @@
 
 #include "proto/report.h"
 #include "proto/transmit.h"
+#include "proto/wide.h"
 #include "sim/counters.h"
 #include "sim/doom.h"
 #include "sim/event_queue.h"
@@ -39,6 +40,7 @@ struct Call {
   std::uint32_t stream = 0;   // see StartOptions
   std::size_t patience_bytes = 0;
   bool repairs = false;
+  WideMemory wide = {};
 };
 
 /// One all-reduce: a call for each rank.

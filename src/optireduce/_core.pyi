@@ -105,6 +105,9 @@ class Engine:
         patience_bytes: int = 0,
         repairs: bool = False,
         unhurried: bool = False,
+        wide: int = 0,
+        wide_values: int = 0,
+        rounding_seed: int = 0,
     ) -> int: ...
     def wait(self, operation: int, timeout_seconds: float) -> Report | None: ...
     def events(self) -> list[tuple[str, int, int]]: ...

@@ -122,8 +122,8 @@ class Config:
     """How float32 travels that may be approximate: all-reduces that may have a deadline. "bf16": half the
     bytes, rounded to nearest; "int8": about a quarter, rounded at random so that it is right on average. Both
     add in float32, and all ranks get the same. "auto": bf16 between hosts for what is certainly a gradient
-    (buckets through attach(), weighted means), fp32 for everything else, and within one host, where rounding
-    costs more than it saves."""
+    (buckets through attach(), weighted means), fp32 for everything else, and within one host, where
+    rounding saves little."""
 
     auth: Literal["auto", "mac", "token"] = "auto"
     """What every packet proves. "mac": a SipHash tag over all of it, with a key of the group: who can read

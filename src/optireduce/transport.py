@@ -112,9 +112,10 @@ class Operation:
         self._transport.settled(self, raw)  # without the lock: it calls back into user code
 
     def _deliver(self, raw: _core.Report) -> None:
-        """From the form in which it travelled to the caller's memory."""
+        """The engine is through with the form in which it travelled. (Not after an error: its memory is then
+        left to the garbage collector, rather than given to the next operation.)"""
         assert self._form is not None
-        self._form.widen()
+        self._form.release()
         if self._finish is not None:
             self._finish(lost_values(raw, self._form))
 
@@ -188,6 +189,9 @@ class Transport:
                 patience_bytes=patience_bytes,
                 repairs=repairs,
                 unhurried=unhurried,
+                wide=form.wide,
+                wide_values=form.values,
+                rounding_seed=form.seed,
             )
             operation = Operation(self, number, form, keep_alive, finish)
             self._in_flight[number] = operation

@@ -1,7 +1,8 @@
 """Float32 that travels narrower than it is: a half or a quarter of the bytes, and of the time on a slow link.
 
-Contributions are rounded once on their way to the owner, who adds them in float32, and the result once more
-on its way back; the owner keeps what it sends, so that all ranks get the same.
+Contributions are rounded once on their way to the owner of their shard, who adds them to its own, which is
+not rounded, in float32, and the result once on its way back; the owner keeps what it sends, so that all ranks
+get the same. The engine rounds what it sends when it sends it, and widens what comes when it comes.
 """
 
 from __future__ import annotations
@@ -28,14 +29,28 @@ class Travelling(Protocol):
 
     dtype: DType
     elements: int
+    wide: int
+    """The caller's float32, which the engine rounds and gets the result itself; 0: they are what travels."""
+    values: int
+    """Of them."""
+    seed: int
+    """For rounding at random."""
 
     @property
     def pointer(self) -> int:
         """Of its first element."""
         ...
 
+    def narrow(self) -> None:
+        """Round the caller's values: for those who reduce without the engine."""
+        ...
+
     def widen(self) -> None:
-        """Write the result back to the caller's memory. Once, at the end."""
+        """Write the result back to the caller's memory, for the same."""
+        ...
+
+    def release(self) -> None:
+        """Its memory is not needed any more. Once, at the end."""
         ...
 
     def values_of(self, begin: int, count: int) -> tuple[int, int]:
@@ -47,21 +62,28 @@ class BFloat16:
     """Half the bytes: the exponent of float32, 8 bits of precision, rounded to nearest, halves to even."""
 
     dtype = DTYPES["bfloat16"]
+    seed = 0
 
     def __init__(self, source: int, values: int, idle: IdleBuffers) -> None:
-        self._source, self._idle = source, idle
+        self.wide, self.values, self._idle = source, values, idle
         self.elements = values
         self._memory = idle.take(values * self.dtype.itemsize)
-        _core.bfloat16_encode(source, values, self.pointer)
 
     @property
     def pointer(self) -> int:
         """Of the first bfloat16."""
         return int(self._memory.ctypes.data)
 
+    def narrow(self) -> None:
+        """To nearest."""
+        _core.bfloat16_encode(self.wide, self.values, self.pointer)
+
     def widen(self) -> None:
         """Exact: every bfloat16 is a float32."""
-        _core.bfloat16_decode(self.pointer, self.elements, self._source)
+        _core.bfloat16_decode(self.pointer, self.values, self.wide)
+
+    def release(self) -> None:
+        """For the next one."""
         self._idle.give(self._memory)
 
     def values_of(self, begin: int, count: int) -> tuple[int, int]:
@@ -76,36 +98,50 @@ class Int8:
     dtype = _INT8_BLOCK
 
     def __init__(self, source: int, values: int, seed: int, idle: IdleBuffers) -> None:
-        self._source, self._values, self._idle = source, values, idle
+        self.wide, self.values, self.seed, self._idle = source, values, seed, idle
         self.elements = -(-values // _core.INT8_BLOCK_VALUES)
         self._memory = idle.take(self.elements * _core.INT8_BLOCK_BYTES)
-        _core.int8_encode(source, values, seed, self.pointer)
 
     @property
     def pointer(self) -> int:
         """Of the first block."""
         return int(self._memory.ctypes.data)
 
+    def narrow(self) -> None:
+        """At random."""
+        _core.int8_encode(self.wide, self.values, self.seed, self.pointer)
+
     def widen(self) -> None:
         """What the blocks stand for; those that were lost are zeros."""
-        _core.int8_decode(self.pointer, self._values, self._source)
+        _core.int8_decode(self.pointer, self.values, self.wide)
+
+    def release(self) -> None:
+        """For the next one."""
         self._idle.give(self._memory)
 
     def values_of(self, begin: int, count: int) -> tuple[int, int]:
         """Whole blocks; the last one may hold fewer."""
         first = begin // _core.INT8_BLOCK_BYTES * _core.INT8_BLOCK_VALUES
         most = count // _core.INT8_BLOCK_BYTES * _core.INT8_BLOCK_VALUES
-        return first, min(most, self._values - first)
+        return first, min(most, self.values - first)
 
 
 class AsItIs:
     """No narrowing: the caller's memory itself."""
 
+    wide = values = seed = 0
+
     def __init__(self, pointer: int, elements: int, dtype: DType) -> None:
         self.pointer, self.elements, self.dtype = pointer, elements, dtype
 
+    def narrow(self) -> None:
+        """It travels as it is."""
+
     def widen(self) -> None:
         """It never was narrow."""
+
+    def release(self) -> None:
+        """It is the caller's."""
 
     def values_of(self, begin: int, count: int) -> tuple[int, int]:
         """One for each element."""

@@ -182,6 +182,10 @@ TEST(a_nan_of_one_input_is_one_of_the_result) {
   CHECK(!all_finite(DType::Int8Block, out.data(), 1));
 }
 
+std::byte* bytes_of(std::vector<std::uint16_t>& halves) {
+  return reinterpret_cast<std::byte*>(halves.data());
+}
+
 /// Rounding to nearest, halves to even, done with integers.
 std::uint16_t rounded(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -196,18 +200,79 @@ TEST(bfloat16_rounds_to_nearest_even_and_keeps_what_is_no_number) {
                                    0x8000'0000u, 0x0000'0001u, 0x7f80'0000u, 0xff80'0000u})
     values.push_back(std::bit_cast<float>(bits));
   std::vector<std::uint16_t> halves(values.size());
-  bfloat16_encode(values.data(), values.size(), halves.data());
+  bfloat16_encode(values.data(), values.size(), bytes_of(halves));
   for (std::size_t i = 0; i < values.size(); ++i) CHECK_EQ(halves[i], rounded(values[i]));
   std::vector<float> widened(values.size());
-  bfloat16_decode(halves.data(), halves.size(), widened.data());
+  bfloat16_decode(bytes_of(halves), halves.size(), widened.data());
   for (std::size_t i = 0; i < values.size(); ++i)
     CHECK_EQ(std::bit_cast<std::uint32_t>(widened[i]), std::uint32_t{halves[i]} << 16);
   for (const std::uint32_t bits : {0x7f80'0001u, 0xffff'ffffu, 0x7fff'8000u}) {
     const float nan = std::bit_cast<float>(bits);
-    std::uint16_t half = 0;
-    bfloat16_encode(&nan, 1, &half);
-    bfloat16_decode(&half, 1, widened.data());
+    bfloat16_encode(&nan, 1, bytes_of(halves));
+    bfloat16_decode(bytes_of(halves), 1, widened.data());
     CHECK(std::isnan(widened[0]));
+  }
+}
+
+TEST(a_mean_onto_own_values_rounds_once_and_leaves_them_as_they_travel) {
+  for (const std::size_t count : {1u, 7u, 61u, 62u, 63u, 511u, 512u, 513u, 1500u}) {
+    const std::vector<float> own = random_values(count, 1), other = random_values(count, 2);
+    std::vector<float> exact(count);
+
+    std::vector<std::byte> given = encode(other, 5);
+    std::vector<float> given_values = decode(given, count), result = own;
+    std::vector<std::byte> blocks(given.size() + 1, std::byte{0xee});
+    const std::array<const std::byte*, 1> inputs{given.data()};
+    int8_reduce_onto(result.data(), count, inputs, 2.0, blocks.data());
+    for (std::size_t i = 0; i < count; ++i) exact[i] = (own[i] + given_values[i]) / 2;
+    for (std::size_t i = 0; i < count; ++i)
+      CHECK(std::abs(result[i] - exact[i]) <= step_of(exact, i) * 1.0001F);
+    CHECK(result == decode(blocks, count));
+    CHECK(blocks.back() == std::byte{0xee});
+
+    std::vector<std::uint16_t> halves(count), out(count + 1, 0xeeee);
+    bfloat16_encode(other.data(), count, bytes_of(halves));
+    std::vector<std::byte> anywhere(1 + 2 * count);
+    std::memcpy(anywhere.data() + 1, halves.data(), 2 * count);
+    bfloat16_decode(anywhere.data() + 1, count, given_values.data());
+    result = own;
+    const std::array<const std::byte*, 2> twice{anywhere.data() + 1, anywhere.data() + 1};
+    bfloat16_reduce_onto(result.data(), count, twice, 3.0, bytes_of(out));
+    for (std::size_t i = 0; i < count; ++i) {
+      CHECK_EQ(out[i], rounded((own[i] + given_values[i] + given_values[i]) / 3.0F));
+      CHECK_EQ(std::bit_cast<std::uint32_t>(result[i]), std::uint32_t{out[i]} << 16);
+    }
+    CHECK_EQ(out.back(), 0xeeeeu);
+  }
+}
+
+TEST(a_mean_onto_own_values_is_right_on_average) {
+  constexpr int kRounds = 20'000;
+  double error = 0, largest = 0;
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    std::vector<float> values = random_values(kInt8BlockValues, round);
+    const std::vector<float> own = values;
+    const std::vector<std::byte> other = encode(random_values(kInt8BlockValues, round + kRounds), round);
+    const std::vector<float> given = decode(other, kInt8BlockValues);
+    std::vector<std::byte> blocks(kInt8BlockBytes);
+    const std::array<const std::byte*, 1> inputs{other.data()};
+    int8_reduce_onto(values.data(), values.size(), inputs, 2.0, blocks.data());
+    for (std::size_t i = 0; i < values.size(); ++i) error += values[i] - (own[i] + given[i]) / 2;
+    largest = std::max<double>(largest, step_of(values, 0));
+  }
+  CHECK(std::abs(error / kRounds / kInt8BlockValues) < 5 * 0.5 * largest / std::sqrt(kRounds * 62.0));
+}
+
+TEST(own_values_that_are_no_numbers_stay_none) {
+  for (const std::uint32_t bits : {0x7f80'0000u, 0x7f80'0001u, 0xffff'ffffu, 0x7fff'8000u}) {
+    std::vector<float> values(3, std::bit_cast<float>(bits)), blocked = values;
+    std::vector<std::uint16_t> halves(3);
+    bfloat16_reduce_onto(values.data(), 3, {}, 2.0, bytes_of(halves));
+    CHECK_EQ(std::isinf(values[0]), bits == 0x7f80'0000u);
+    CHECK_EQ(std::isnan(values[0]), bits != 0x7f80'0000u);
+    std::vector<std::byte> blocks(kInt8BlockBytes);
+    int8_reduce_onto(blocked.data(), 3, {}, 2.0, blocks.data());
+    CHECK(std::isnan(blocked[0]) && !all_finite(DType::Int8Block, blocks.data(), 1));
   }
 }
 
@@ -235,9 +300,21 @@ TEST(all_instruction_sets_give_the_same_bits) {
     CHECK(reduced[0] == reduced[1]);
     std::array<std::vector<std::uint16_t>, 2> halves{std::vector<std::uint16_t>(count),
                                                      std::vector<std::uint16_t>(count)};
-    narrow_plain().bfloat16_encode(values.data(), count, halves[0].data());
-    fast->bfloat16_encode(values.data(), count, halves[1].data());
+    narrow_plain().bfloat16_encode(values.data(), count, bytes_of(halves[0]));
+    fast->bfloat16_encode(values.data(), count, bytes_of(halves[1]));
     CHECK(halves[0] == halves[1]);
+    const std::array<const std::byte*, 2> inputs{blocks[0].data(), blocks[1].data()};
+    const std::array<const std::byte*, 1> half{bytes_of(halves[0])};
+    std::array<std::vector<float>, 2> onto{values, values}, onto_halves{values, values};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const NarrowVariant& variant = i == 0 ? narrow_plain() : *fast;
+      variant.int8_reduce_onto(onto[i].data(), count, inputs, 3.0F, reduced[i].data());
+      std::vector<std::uint16_t> out(count);
+      variant.bfloat16_reduce_onto(onto_halves[i].data(), count, half, 3.0F, bytes_of(out));
+    }
+    CHECK(onto[0] == onto[1]);
+    CHECK(reduced[0] == reduced[1]);
+    CHECK(onto_halves[0] == onto_halves[1]);
   }
 }
 

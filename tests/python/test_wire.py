@@ -45,15 +45,74 @@ def mean_over(wire: str, elements: int = ELEMENTS, dtype: Any = np.float32) -> l
     return group_results(RANKS, body, replace(LOOPBACK, wire=wire))
 
 
-def test_bf16_rounds_contributions_and_the_mean_once_each() -> None:
-    half = ml_dtypes.bfloat16
-    total = np.zeros(ELEMENTS, np.float32)
-    for rank in range(RANKS):
-        total += contribution(rank).astype(half).astype(np.float32)
-    expected = (total / np.float32(RANKS)).astype(half).astype(np.float32)
+def as_bf16(values: Floats) -> Floats:
+    return np.asarray(values.astype(ml_dtypes.bfloat16), np.float32)
+
+
+def bf16_mean_by(owner: int) -> Floats:
+    """As that rank makes it: its own contribution as it is, those of others rounded."""
+    total = contribution(owner)
+    for rank in set(range(RANKS)) - {owner}:
+        total += as_bf16(contribution(rank))
+    return as_bf16(total / np.float32(RANKS))
+
+
+def test_bf16_rounds_the_mean_and_contributions_of_others_once_each() -> None:
+    shard = -(-2 * ELEMENTS // RANKS // 64) * 64 // 2  # values of whole cache lines
     for values, report in mean_over("bf16"):
-        np.testing.assert_array_equal(values, expected)
         assert report.bytes == 2 * ELEMENTS
+        for index in range(RANKS):
+            part = slice(index * shard, (index + 1) * shard)
+            owner = (index + report.operation) % RANKS
+            np.testing.assert_array_equal(values[part], bf16_mean_by(owner)[part])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("wire", WIRES)
+def test_all_ranks_get_the_same_bits_at_every_length(wire: str, ranks: int) -> None:
+    lengths = (1, 61, 62, 63, 64 * ranks, 30_000, 32_737 * ranks + 1, 1_100_003)
+
+    def body(group: Communicator) -> list[Floats]:
+        found = [contribution(group.rank, length) for length in lengths]
+        for values in found:
+            group.all_reduce(values, op="mean")
+        return found
+
+    found = group_results(ranks, body, replace(LOOPBACK, wire=wire, bounded_min_bytes=0))
+    for number, length in enumerate(lengths):
+        exact = np.mean([contribution(rank, length) for rank in range(ranks)], axis=0)
+        for rank in range(ranks):
+            np.testing.assert_array_equal(found[rank][number], found[0][number])
+        assert np.abs(found[0][number] - exact).max() < 0.15
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_operation_that_fails_says_so_and_the_next_one_is_right(wire: str) -> None:
+    def body(group: Communicator) -> Floats:
+        with pytest.raises(optireduce.MismatchError):
+            group.all_reduce(np.ones(ELEMENTS + 62 * group.rank, np.float32), op="mean")
+        values = np.full(ELEMENTS, 127.0, np.float32)
+        group.all_reduce(values, op="mean")
+        return values
+
+    for values in group_results(2, body, replace(LOOPBACK, wire=wire)):
+        np.testing.assert_array_equal(values, np.full(ELEMENTS, 127.0, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "wide_values"), [("bfloat16", 0, 6), ("float32", 0, 5), ("bfloat16", 2, 5)]
+)
+def test_the_engine_refuses_values_that_its_data_cannot_stand_for(
+    dtype: str, op: int, wide_values: int
+) -> None:
+    def body(group: Communicator) -> None:
+        memory = np.zeros(64, np.float32).ctypes.data
+        with pytest.raises(ValueError, match=f"5 {dtype} .* cannot stand for {wide_values} float32"):
+            group._transport.engine.all_reduce(
+                memory, 5, DTYPES[dtype].code, op, 1.0, wide=memory, wide_values=wide_values
+            )
+
+    group_results(1, body, LOOPBACK)
 
 
 def test_int8_is_near_the_mean_and_the_same_everywhere() -> None:
@@ -76,7 +135,8 @@ def test_int8_is_right_on_average() -> None:
             total += values
         return np.asarray(total / rounds, np.float32)
 
-    found = group_results(RANKS, body, replace(LOOPBACK, wire="int8", bounded_min_bytes=0))
+    config = replace(LOOPBACK, wire="int8", bounded_min_bytes=0, warmup_operations=rounds)  # none is lost
+    found = group_results(RANKS, body, config)
     error = found[0] - exact_mean()
     spread = 0.6 * 4 / 127 / np.sqrt(rounds)  # of one entry's mean: both roundings together, at most
     assert np.abs(error.mean()) < 6 * spread / np.sqrt(ELEMENTS)
@@ -182,6 +242,8 @@ def simulated(wire: str, share: float, operations: int) -> tuple[Floats, list[Fl
             travelling(wire, row.ctypes.data, elements, DTYPES["float32"], number * ranks + rank, idle)  # type: ignore[arg-type]
             for rank, row in enumerate(rows)
         ]
+        for form in forms:
+            form.narrow()
         buffers = [Buffer(form.pointer, form.elements, form.dtype, form, None) for form in forms]
         starts = [2e-3] * ranks
         operation = Operation(buffers, "mean", start_seconds=starts, bounded=True, stream=1)
@@ -190,6 +252,7 @@ def simulated(wire: str, share: float, operations: int) -> tuple[Floats, list[Fl
             corrected += report.corrected_bytes
         for form, row, total in zip(forms, rows, totals, strict=True):
             form.widen()
+            form.release()
             total += row
     return np.asarray(exact, np.float32), [np.asarray(total, np.float32) for total in totals], corrected
 

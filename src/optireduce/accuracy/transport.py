@@ -120,11 +120,14 @@ class Lossy:
             )
             for rank, row in enumerate(arrays)
         ]
+        for form in forms:
+            form.narrow()
         buffers = [Buffer(form.pointer, form.elements, form.dtype, form, None) for form in forms]
         reports = self._run(buffers, op="mean", stream=_GRADIENTS)
         lost = [lost_values(report, form) for report, form in zip(reports, forms, strict=True)]
         for form in forms:
             form.widen()
+            form.release()
         return reports, lost
 
     def _resync(self, window: Rows) -> None:
