@@ -49,11 +49,13 @@ with group, optireduce.exact():
     exact = True
     expected = np.arange(ELEMENTS, dtype=np.float32) * (ranks * (ranks + 1) / 2)
     for turn in range(4 if deaf is None else 12):
-        before = sent()
+        before, resent_before = sent(), group.stats()["resent_bytes"]
         array = np.arange(ELEMENTS, dtype=np.float32) * (rank + 1)
         group.all_reduce(array, op="sum")
         exact = exact and np.allclose(array, expected, rtol=1e-6)
-    print(json.dumps({"exact": exact, "sent": sent() - before, "stats": group.stats()}))
+    stats = group.stats()
+    resent = stats["resent_bytes"] - resent_before
+    print(json.dumps({"exact": exact, "sent": sent() - before, "resent": resent, "stats": stats}))
 """
 
 
@@ -93,7 +95,8 @@ def test_a_rank_of_eight_sends_its_bucket_once(tmp_path: Path) -> None:
     with Lab(hosts=8, rate=None) as lab:
         found, _ = reduce_on(lab, tmp_path, {"multicast": "auto"})
         assert all(rank["exact"] and rank["stats"]["multicast"] for rank in found)
-        shares = [rank["sent"] / (4 * ELEMENTS) for rank in found]
+        # What a busy machine makes ranks ask for again says nothing about how often they send.
+        shares = [(rank["sent"] - rank["resent"]) / (4 * ELEMENTS) for rank in found]
         # The packets' headers are 7 %; a rank may begin to count a little late.
         assert max(shares) < 1.1, shares
         assert sum(shares) / 8 > 0.9, shares

@@ -20,6 +20,7 @@ from optireduce.grid import FLAT_BELOW, rows_for
 from optireduce.simulation import Network, Simulation
 
 SHAPES = [(4, 2), (6, 2), (6, 3)]
+WIDTH, STEPS = 256, 8  # of a model whose gradient is more than a packet, and of its training
 
 Floats = npt.NDArray[np.float32]
 
@@ -206,24 +207,43 @@ def test_all_ranks_must_ask_for_the_same_rows() -> None:
     assert all("groups is" in str(error) for error in found), found
 
 
+def fresh_model() -> torch.nn.Linear:
+    torch.manual_seed(0)
+    return torch.nn.Linear(WIDTH, WIDTH)
+
+
 def train(rank: int, size: int, directory: str) -> bytes:
     with process_group("gloo", rank, size, directory):
-        torch.manual_seed(0)
-        model = DistributedDataParallel(torch.nn.Linear(64, 64))
+        model = DistributedDataParallel(fresh_model())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         session = optireduce.attach(model, grid(2), optimizer=optimizer)
         torch.manual_seed(rank)
-        for _ in range(8):
+        for _ in range(STEPS):
             optimizer.zero_grad()
-            model(torch.randn(16, 64)).square().mean().backward()
+            model(torch.randn(16, WIDTH)).square().mean().backward()
             optimizer.step()
         session.close()
         return bytes(model.module.weight.detach().numpy().tobytes())
 
 
+def trained_alone(size: int) -> Floats:
+    """The same training in one process, with the batches of all ranks."""
+    model = fresh_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = [torch.Generator().manual_seed(rank) for rank in range(size)]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for generator in data:
+            (model(torch.randn(16, WIDTH, generator=generator)).square().mean() / size).backward()
+        optimizer.step()
+    return np.asarray(model.weight.detach().numpy(), np.float32)
+
+
 def test_training_through_a_grid_keeps_replicas_together(on_ranks: Callable[..., list[Any]]) -> None:
     results = on_ranks(4, train)
     assert all(result == results[0] for result in results)
+    got = np.frombuffer(results[0], np.float32).reshape(WIDTH, WIDTH)
+    np.testing.assert_allclose(got, trained_alone(4), rtol=1e-4, atol=1e-6)
 
 
 def test_grids_do_not_multicast() -> None:
