@@ -91,7 +91,7 @@ def test_an_operation_that_fails_says_so_and_the_next_one_is_right(wire: str) ->
     def body(group: Communicator) -> Floats:
         with pytest.raises(optireduce.MismatchError):
             group.all_reduce(np.ones(ELEMENTS + 62 * group.rank, np.float32), op="mean")
-        values = np.full(ELEMENTS, 127.0, np.float32)
+        values = np.full(ELEMENTS, 254.0 * group.rank, np.float32)  # no form rounds it
         group.all_reduce(values, op="mean")
         return values
 
