@@ -23,6 +23,8 @@ constexpr std::uint64_t kRoundsWithoutTimers = 64;
 constexpr Duration kCoreBusyFor = Duration::millis(20);
 constexpr std::size_t kReceiveBatchBytes = 32 * 1024;
 constexpr std::size_t kMaxReports = 4096;
+/// Several threads may wait for the same operation.
+constexpr std::size_t kMaxTaken = 64;
 constexpr std::size_t kMaxEvents = 4096;
 /// The bucket size for which stats() tells the time limits.
 constexpr std::size_t kPolicyBytes = 1024 * 1024;
@@ -136,8 +138,18 @@ std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
   const auto found = [&] { return reports_.contains(operation); };
   wait_as_driver(lock, limit_of(limit), found);
   wait_seconds_ += (clock_.now() - began).seconds();
-  const auto report = reports_.find(operation);
-  return report == reports_.end() ? std::nullopt : std::optional(report->second);
+  const auto found_report = reports_.find(operation);
+  if (found_report == reports_.end()) return std::nullopt;
+  Report report = found_report->second;
+  note_taken(operation);
+  return report;
+}
+
+void Engine::note_taken(std::uint64_t operation) {
+  taken_.push_back(operation);
+  if (taken_.size() <= kMaxTaken) return;
+  reports_.erase(taken_.front());
+  taken_.pop_front();
 }
 
 std::vector<MembershipEvent> Engine::take_events() {

@@ -98,6 +98,7 @@ class Engine {
   void handle_events(std::span<const Links::Event> events);
   void receive_batch(const Links::Event& socket);
   void transmit_all(Time now);
+  void note_taken(std::uint64_t operation);
   void collect_completions();
   void note_standstill(Report& report);
   void run_background();
@@ -124,7 +125,8 @@ class Engine {
   std::unique_ptr<Protocol> protocol_;
   Transmit transmit_;
   std::vector<Datagram> datagrams_;
-  std::map<std::uint64_t, Report> reports_;           // the last kMaxReports
+  std::map<std::uint64_t, Report> reports_;  // the last kMaxReports, without those taken long ago
+  std::deque<std::uint64_t> taken_;          // operations whose reports were waited for, the last few
   std::map<std::uint64_t, Duration> skipped_before_;  // by operation under way: what the clock had skipped
   std::deque<MembershipEvent> events_;                // the last kMaxEvents
   Driver driver_ = Driver::Nobody;

@@ -161,6 +161,24 @@ TEST(many_operations_in_flight_waited_for_by_many_threads) {
   cluster.close();
 }
 
+TEST(reports_that_were_taken_do_not_pile_up) {
+  Cluster cluster(2, {}, 1500);
+  constexpr int kOperations = 100;
+  cluster.each([&](Rank rank) {
+    Engine& engine = *cluster.engines[rank];
+    std::vector<float> data(10, 1.0f);
+    std::vector<std::uint64_t> numbers;
+    for (int i = 0; i < kOperations; ++i) {
+      numbers.push_back(engine.all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(),
+                                          DType::Float32, ReduceOp::Mean, false, {kTimeout}));
+      CHECK(engine.wait(numbers.back(), kForever).has_value());
+    }
+    CHECK(!engine.wait(numbers.front(), Duration{0}).has_value());
+    CHECK(engine.wait(numbers.back(), Duration{0}).has_value());
+  });
+  cluster.close();
+}
+
 TEST(operations_proceed_while_nobody_waits) {
   Cluster cluster(2, {}, 1500);
   std::vector<std::vector<float>> data(2, std::vector<float>(200'000, 3.0f));
