@@ -36,7 +36,7 @@ def test_a_stopped_host_stands_still_until_it_is_resumed(lab: Lab) -> None:
     programs = [sleeper(lab, host) for host in range(2)]
     lab.stop_host(1)
     until(lambda: state_of(programs[1]) == "T")
-    assert state_of(programs[0]) == "S", "only host 1 was stopped"
+    assert state_of(programs[0]) != "T", "only host 1 was stopped"
     lab.resume_host(1)
     until(lambda: state_of(programs[1]) == "S")
     for process in programs:
@@ -62,7 +62,7 @@ def test_pauses_come_and_go_and_leave_everything_running(lab: Lab) -> None:
     until(lambda: state_of(program) == "T")
     until(lambda: state_of(program) == "S")
     calm(lab)
-    assert state_of(program) == "S"
+    assert state_of(program) != "T"
     program.kill()
     program.wait()
 

@@ -64,6 +64,9 @@ class FakeEngine:
         patience_bytes: int,
         repairs: bool,
         unhurried: bool,
+        wide: int,
+        wide_values: int,
+        rounding_seed: int,
     ) -> int:
         self.calls.append(SimpleNamespace(elements=elements, bounded=bounded, weight=weight, stream=stream))
         return len(self.calls) - 1

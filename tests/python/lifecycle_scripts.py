@@ -95,6 +95,7 @@ def tell_when_waiting():
     while sys._current_frames()[threading.main_thread().ident].f_code.co_qualname != "Operation.poll":
         time.sleep(0.01)
     print("waiting", flush=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let what runs in the background ignore it
 join(file, timeout=300.0)
 dist.all_reduce(torch.ones(10))
 if rank == 0:
