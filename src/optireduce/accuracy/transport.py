@@ -17,6 +17,7 @@ from ..simulation import Doom, Link, Network, Operation, Port, Simulation
 from ..wire import IdleBuffers, Lost, Wire, lost_values, travelling
 from .strategies import Loss, Strategy
 
+_NEVER_ABSENT = 10**6  # whose packets are lost for a while is not gone
 _GIGABIT = 1e9
 _SWITCH_QUEUE_BYTES = 256 * 1024
 _COMPUTE_SECONDS = 2e-3  # between operations, in virtual time: so long what is late has to come
@@ -174,6 +175,7 @@ def _network(strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, see
         repair=strategy.repair,
         late_repair=strategy.late_repair,
         shuffle=strategy.shuffle,
+        absent_after=_NEVER_ABSENT,
     )
 
 
