@@ -138,6 +138,9 @@ void bind_options(nb::module_& m) {
           "min_ranks", [](const EngineOptions& o) { return o.bound.min_ranks; },
           [](EngineOptions& o, Rank ranks) { o.bound.min_ranks = ranks; })
       .def_prop_rw(
+          "quorum_seconds", [](const EngineOptions& o) { return o.bound.quorum_wait.seconds(); },
+          [](EngineOptions& o, double s) { o.bound.quorum_wait = seconds(s); })
+      .def_prop_rw(
           "spin_seconds", [](const EngineOptions& o) { return o.spin.seconds(); },
           [](EngineOptions& o, double s) { o.spin = seconds(s); })
       .def_prop_rw(
@@ -202,6 +205,7 @@ void bind_report(nb::module_& m) {
       .def_ro("bytes", &Report::bytes)
       .def_prop_ro("elapsed_seconds", [](const Report& r) { return r.elapsed.seconds(); })
       .def_prop_ro("stood_still_seconds", [](const Report& r) { return r.stood_still.seconds(); })
+      .def_prop_ro("quorum_wait_seconds", [](const Report& r) { return r.quorum_wait.seconds(); })
       .def_ro("repaired_bytes", &Report::repaired_bytes)
       .def_prop_ro("lost_bytes",
                    [](const Report& r) { return r.contributions_lost_bytes + r.reduced_lost_bytes; })

@@ -108,6 +108,9 @@ void bind_protocol(Class& options) {
   bind_field(options, "shuffle", bound_of, &BoundOptions::shuffle);
   bind_field(options, "absent_after", bound_of, &BoundOptions::absent_after);
   bind_field(options, "min_ranks", bound_of, &BoundOptions::min_ranks);
+  options.def_prop_rw(
+      "quorum_seconds", [](const SimOptions& o) { return o.protocol.bound.quorum_wait.seconds(); },
+      [](SimOptions& o, double seconds) { bound_of(o).quorum_wait = Duration::from_seconds(seconds); });
 }
 
 template <typename Class>

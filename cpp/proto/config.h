@@ -29,6 +29,8 @@ struct BoundOptions {
   std::uint32_t absent_after = 3;
   /// Fewer ranks than this are an error. 0: a majority.
   Rank min_ranks = 0;
+  /// Where fewer are there, operations wait so long for more before they fail; see quorum_gate.h.
+  Duration quorum_wait = Duration::millis(30'000);
 };
 
 /// Which stages of an all-reduce an endpoint carries out; see grid.h.

@@ -40,6 +40,7 @@ class Endpoint final : public Protocol {
   std::uint64_t start(Time now, const Descriptor& descriptor, std::byte* data,
                       const StartOptions& options) override;
   void ping_silent_peers() override;
+  void ping_absent_peers(Time now) override;
   void ping_unfinished_peers() override;
   void say_goodbye(Time now) override;
   void handle_datagram(Time now, Datagram datagram) override;
@@ -52,6 +53,8 @@ class Endpoint final : public Protocol {
   bool heard(Rank peer) const override { return peers_[peer].heard; }
   bool idle() const override { return operations_.empty(); }
   bool everyone_caught_up() const override;
+  bool has_quorum() const override { return !timeouts_.warmed_up() || present_ranks() >= least_ranks(); }
+  bool may_have_quorum() const override;
   Stats stats() const override { return stats_; }
   PolicySnapshot policy(std::size_t bytes) const override;
   bool absent(Rank peer) const override { return peers_[peer].absent; }
@@ -145,7 +148,6 @@ class Endpoint final : public Protocol {
   void learn(Time now, const Operation& operation, const Report& report);
   void note_attendance(Time now, const Operation& operation);
   void welcome_back(Rank peer);
-  void ping_absent_peers(Time now);
   Rank present_ranks() const;
   Rank least_ranks() const;
   void fail_if_too_few(Time now, Operation& operation);

@@ -128,6 +128,11 @@ Rank Endpoint::present_ranks() const {
   return present;
 }
 
+bool Endpoint::may_have_quorum() const {
+  const auto left = std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.left; });
+  return config_.size - left >= least_ranks();
+}
+
 Rank Endpoint::least_ranks() const {
   return config_.bound.min_ranks != 0 ? config_.bound.min_ranks : static_cast<Rank>(config_.size / 2 + 1);
 }

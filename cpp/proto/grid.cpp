@@ -7,6 +7,7 @@
 
 #include "kernels/reduce.h"
 #include "proto/grid_report.h"
+#include "proto/quorum_gate.h"
 
 namespace optireduce {
 namespace {
@@ -75,8 +76,10 @@ void check(const Rows& rows, Rank size) {
 }  // namespace
 
 std::unique_ptr<Protocol> make_protocol(const EndpointConfig& config, const Rows& rows, BufferPool& pool) {
-  if (rows.empty()) return std::make_unique<Endpoint>(config, pool);
-  return std::make_unique<Grid>(config, rows, pool);
+  std::unique_ptr<Protocol> form;
+  if (rows.empty()) form = std::make_unique<Endpoint>(config, pool);
+  if (!rows.empty()) form = std::make_unique<Grid>(config, rows, pool);
+  return std::make_unique<QuorumGate>(std::move(form), config);
 }
 
 Grid::Grid(EndpointConfig config, const Rows& rows, BufferPool& pool)
@@ -298,17 +301,22 @@ Rank Grid::known_present() const {
   return static_cast<Rank>(std::count(absent_in_.begin(), absent_in_.end(), std::uint8_t{0}));
 }
 
+Rank Grid::least_ranks() const {
+  return config_.bound.min_ranks != 0 ? config_.bound.min_ranks : static_cast<Rank>(config_.size / 2 + 1);
+}
+
+bool Grid::has_quorum() const {
+  return !lanes_[kScatter].endpoint->warmed_up() || known_present() >= least_ranks();
+}
+
 bool Grid::too_few(UnderWay& operation) const {
-  if (!operation.descriptor.bounded || !lanes_[kScatter].endpoint->warmed_up()) return false;
-  const Rank least =
-      config_.bound.min_ranks != 0 ? config_.bound.min_ranks : static_cast<Rank>(config_.size / 2 + 1);
-  const Rank present = known_present();
-  if (present >= least) return false;
+  if (!operation.descriptor.bounded || has_quorum()) return false;
   Report& report = operation.report;
   report.error = ErrorCode::TooFewRanks;
   report.message = "all-reduce " + std::to_string(operation.number) + " of " +
-                   describe(operation.descriptor) + ": only " + std::to_string(present) + " of " +
-                   std::to_string(config_.size) + " ranks take part, min_ranks is " + std::to_string(least);
+                   describe(operation.descriptor) + ": only " + std::to_string(known_present()) + " of " +
+                   std::to_string(config_.size) + " ranks take part, min_ranks is " +
+                   std::to_string(least_ranks());
   for (Rank rank = 0; rank < config_.size; ++rank) {
     if (absent(rank)) report.ranks.push_back(rank);
   }

@@ -37,6 +37,7 @@ class Grid final : public Protocol {
   std::uint64_t start(Time now, const Descriptor& descriptor, std::byte* data,
                       const StartOptions& options) override;
   void ping_silent_peers() override { flat().ping_silent_peers(); }
+  void ping_absent_peers(Time now) override;
   void ping_unfinished_peers() override;
   void say_goodbye(Time now) override;
   void handle_datagram(Time now, Datagram datagram) override;
@@ -49,6 +50,9 @@ class Grid final : public Protocol {
   bool heard(Rank peer) const override;
   bool idle() const override;
   bool everyone_caught_up() const override;
+  bool has_quorum() const override;
+  /// Lanes do not tell who has left.
+  bool may_have_quorum() const override { return true; }
   Stats stats() const override;
   PolicySnapshot policy(std::size_t bytes) const override;
   bool absent(Rank peer) const override { return absent_in_[peer] != 0; }
@@ -92,6 +96,7 @@ class Grid final : public Protocol {
   void finish(Time now, UnderWay& operation);
   bool too_few(UnderWay& operation) const;
   Rank known_present() const;
+  Rank least_ranks() const;
   Duration time_left(Time now, LaneNumber lane, const UnderWay& operation) const;
   void take_events();
   void forward(Time now, Rank from, const Datagram& datagram, std::uint32_t begin, std::uint32_t end);
@@ -112,7 +117,7 @@ class Grid final : public Protocol {
   Stats own_;                            // what lanes cannot count
 };
 
-/// The protocol of one rank: flat without rows.
+/// The protocol of one rank, with all that belongs to it: flat without rows.
 std::unique_ptr<Protocol> make_protocol(const EndpointConfig& config, const Rows& rows, BufferPool& pool);
 
 }  // namespace optireduce

@@ -92,6 +92,14 @@ std::optional<MembershipEvent> Grid::poll_event() {
 
 // ---- Beginning and end
 
+void Grid::ping_absent_peers(Time now) {
+  for (Lane& lane : lanes_) {
+    if (!lane.endpoint) continue;
+    lane.endpoint->ping_absent_peers(now);
+    lane.stirred = true;
+  }
+}
+
 void Grid::ping_unfinished_peers() {
   for (Lane& lane : lanes_) {
     if (!lane.endpoint) continue;

@@ -8,7 +8,7 @@
 //   getters
 // A driver calls a command or a handle_*, then poll_transmit until it returns false, then takes the
 // completions. cpp/engine drives it over sockets, cpp/sim in virtual time. There are two: an Endpoint, which
-// exchanges with every other rank, and a Grid of endpoints.
+// exchanges with every other rank, and a Grid of endpoints; both behind a QuorumGate.
 #pragma once
 
 #include <cstddef>
@@ -50,6 +50,9 @@ class Protocol {
   /// Asks every peer that has not been heard yet for a sign of life.
   virtual void ping_silent_peers() = 0;
 
+  /// Asks every peer that is absent for a sign of life, now and then.
+  virtual void ping_absent_peers(Time now) = 0;
+
   /// Asks every peer that may still need our help what it has completed (before closing).
   virtual void ping_unfinished_peers() = 0;
 
@@ -74,6 +77,10 @@ class Protocol {
   virtual bool idle() const = 0;
   /// Whether every peer has completed all that we have (or has left), so that nobody needs our data any more.
   virtual bool everyone_caught_up() const = 0;
+  /// Whether enough ranks are there (BoundOptions::min_ranks) for operations with a deadline, if there are
+  /// any yet; and whether there ever can be: who has left does not come back.
+  virtual bool has_quorum() const = 0;
+  virtual bool may_have_quorum() const = 0;
   virtual Stats stats() const = 0;
   /// What the policies say now, for an operation of so many bytes.
   virtual PolicySnapshot policy(std::size_t bytes) const = 0;

@@ -51,6 +51,7 @@ struct Report {
   std::uint64_t bytes = 0;
   Duration elapsed;
   Duration stood_still;              // of it: this process could not run
+  Duration quorum_wait;              // of it: too few ranks were there to begin
   std::uint64_t repaired_bytes = 0;  // bytes that arrived only because we asked again
   bool bounded = false;
   ClosedBy closed_by = ClosedBy::Complete;

@@ -16,7 +16,7 @@ struct Duration {
   constexpr Duration operator-(Duration other) const { return {ns - other.ns}; }
   constexpr Duration operator*(std::int64_t factor) const { return {ns * factor}; }
   constexpr Duration operator/(std::int64_t divisor) const { return {ns / divisor}; }
-  constexpr double seconds() const { return static_cast<double>(ns) * 1e-9; }
+  constexpr double seconds() const { return static_cast<double>(ns) / 1e9; }
 
   static constexpr Duration micros(std::int64_t us) { return {us * 1'000}; }
   static constexpr Duration millis(std::int64_t ms) { return {ms * 1'000'000}; }

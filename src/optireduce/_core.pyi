@@ -18,6 +18,7 @@ class EngineOptions:
     bound_most: float
     absent_after: int
     min_ranks: int  # 0: a majority
+    quorum_seconds: float
     use_gso: bool
     use_gro: bool
     drop: float
@@ -51,6 +52,7 @@ class Report:
     rtt_seconds: float  # the largest smoothed one
     rate_bytes_per_second: float
     stood_still_seconds: float
+    quorum_wait_seconds: float  # too few ranks were there to begin
     behind_seconds: float  # started so much later than the median peer; negative: earlier
     error_code: int  # 0 none, 1 timeout, 2 mismatch, 3 closed, 4 too few ranks
     error: str
@@ -187,6 +189,7 @@ class SimulationOptions:
     shuffle: bool
     absent_after: int
     min_ranks: int  # 0: a majority
+    quorum_seconds: float
     multicast: bool
     def __init__(self) -> None: ...
     def set_doom(

@@ -154,8 +154,13 @@ class Config:
     back. Fewer spares deadlines spent on a dead rank, and gives up a slow one sooner."""
 
     min_ranks: int = 0
-    """Fewer ranks than this, ourselves included, end an operation with TooFewRanksError. 0: more than half;
-    more than the group has: all of them. Fewer train on longer, on less data."""
+    """Fewer ranks than this, ourselves included, do not train on. 0: more than half; more than the group has:
+    all of them. Fewer train on longer, on less data."""
+
+    quorum_seconds: float = 30.0
+    """Where fewer than ``min_ranks`` are there, an operation waits so long for more (half of its timeout at
+    most), then it ends with TooFewRanksError. Long enough for a network or a machine that stands still for a
+    while; longer tells later that a group is broken. 0: an error at once."""
 
     groups: int | Literal["auto"] = "auto"
     """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
@@ -233,6 +238,7 @@ _SECONDS = {
     "spin_seconds": (0.0, 1.0),
     "connect_timeout_seconds": (0.1, 3_600.0),
     "linger_seconds": (0.0, 600.0),
+    "quorum_seconds": (0.0, 1e7),
 }
 _OPTIONAL_SECONDS = {"timeout_seconds": (0.001, 1e7)}
 _PROBABILITIES = {

@@ -145,6 +145,7 @@ def engine_options(config: Config) -> EngineOptions:
     options.bound_most = config.bound_most
     options.absent_after = config.absent_after
     options.min_ranks = config.min_ranks
+    options.quorum_seconds = config.quorum_seconds
     options.use_gso = config.use_gso
     options.use_gro = config.use_gro
     options.drop = config.drop

@@ -11,6 +11,7 @@ bytes                  size of the reduced buffer, in the form in which it trave
 bounded                whether it had a deadline
 elapsed_ms             from the local start to the local end
 stood_still_ms         of these, the time in which this process should have run and did not
+quorum_wait_ms         of these, the time in which too few ranks were there to begin
 closed_by              "complete", "early" or "deadline"
 contributions_lost     share of the buffer lost on the way to those who reduce
 reduced_lost           share of the buffer lost on the way back
@@ -139,6 +140,7 @@ def record(rank: int, ended_at: float, report: Report, error: str | None) -> dic
         "bounded": report.bounded,
         "elapsed_ms": report.elapsed_seconds * 1e3,
         "stood_still_ms": report.stood_still_seconds * 1e3,
+        "quorum_wait_ms": report.quorum_wait_seconds * 1e3,
         "closed_by": report.closed_by,
         "contributions_lost": report.contributions_lost_share,
         "reduced_lost": report.reduced_lost_share,

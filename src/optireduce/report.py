@@ -34,6 +34,8 @@ class Report:
     stood_still_seconds: float = 0.0
     """Of these, the time in which this process should have run and did not: it was stopped, or others had its
     cores, or its machine stood still. It does not count towards deadlines."""
+    quorum_wait_seconds: float = 0.0
+    """Of these, the time in which fewer than ``Config.min_ranks`` ranks were there to begin with."""
     repaired_bytes: int = 0
     """Bytes that came only after a repeated request."""
     bounded: bool = False
@@ -138,6 +140,7 @@ def report_of(raw: _core.Report) -> Report:
         bytes=raw.bytes,
         elapsed_seconds=raw.elapsed_seconds,
         stood_still_seconds=raw.stood_still_seconds,
+        quorum_wait_seconds=raw.quorum_wait_seconds,
         repaired_bytes=raw.repaired_bytes,
         bounded=raw.bounded,
         closed_by=cast(ClosedBy, raw.closed_by),

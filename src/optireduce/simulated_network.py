@@ -171,6 +171,7 @@ class Network:
     shuffle: bool = True
     absent_after: int = 3
     min_ranks: int = 0
+    quorum_seconds: float = 30.0
     multicast: bool = False
     """Send what was reduced once, to all: it passes the sender's egress port once."""
     group_outages: Iterable[GroupOutage] = ()
@@ -202,6 +203,7 @@ _DEADLINES = (
     "shuffle",
     "absent_after",
     "min_ranks",
+    "quorum_seconds",
 )
 
 

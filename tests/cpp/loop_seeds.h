@@ -48,6 +48,14 @@ inline void add_rank_faults(sim::SimOptions& options, sim::Random& random) {
     options.cuts.push_back(
         {any_rank(), any_rank(), begin, begin + random.duration_up_to(Duration::millis(400))});
   }
+  // Now and then nobody hears anybody, for longer than it takes to give each other up.
+  options.protocol.bound.quorum_wait = random.duration_up_to(Duration::millis(600));
+  if (random.chance(0.2)) {
+    const Time begin = some_time(random), end = begin + random.duration_up_to(Duration::millis(900));
+    for (Rank from = 0; from < options.ranks; ++from) {
+      for (Rank to = 0; to < options.ranks; ++to) options.cuts.push_back({from, to, begin, end});
+    }
+  }
   const std::uint64_t minority = (options.ranks - 1u) / 2;
   for (std::uint64_t i = random.chance(0.4) ? random.below(minority + 1) : 0; i > 0; --i)
     options.crashes.push_back({any_rank(), some_time(random)});
@@ -73,8 +81,8 @@ inline std::string why_late(const TrainingLoop& loop) {
       if (!loop.has_report(i, rank) || !loop.report(i, rank).bounded) continue;
       const Report& report = loop.report(i, rank);
       const Duration round_trip = (options.link.delay + options.link.jitter) * 2;
-      const Duration allowed = report.policy.bound + round_trip + options.wake_delay + paused(options, rank) +
-                               Duration::micros(100);
+      const Duration allowed = report.policy.bound + report.quorum_wait + round_trip + options.wake_delay +
+                               paused(options, rank) + Duration::micros(100);
       if (report.elapsed > allowed) {
         return "operation " + std::to_string(i) + " took " + std::to_string(report.elapsed.seconds()) +
                " s on rank " + std::to_string(rank) + ", its bound is " +

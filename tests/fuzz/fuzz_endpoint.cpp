@@ -32,6 +32,7 @@ EndpointConfig config_of(Input& input) {
   config.bound.shuffle = (choices & 8) == 0;
   config.bound.absent_after = 1 + (choices >> 4 & 3u);
   config.bound.min_ranks = static_cast<Rank>(choices >> 6 & 1);
+  config.bound.quorum_wait = Duration::millis(100) * (choices >> 4 & 3);
   config.multicast = (choices & 128) != 0;
   return config;
 }
@@ -67,8 +68,8 @@ class Script {
     const std::uint32_t choice = input_.below(8);
     both([&](Subject& each) {
       if (choice == 0 && !each.closed()) each.close(now_);
-      if (choice == 1) each.endpoint().ping_silent_peers();
-      if (choice == 2) each.endpoint().ping_unfinished_peers();
+      if (choice == 1) each.protocol().ping_silent_peers();
+      if (choice == 2) each.protocol().ping_unfinished_peers();
     });
     if (choice > 2) pass(Duration::millis(choice * 10));
   }
@@ -112,7 +113,7 @@ class Script {
   }
   void pass(Duration time) { now_ = now_ + time; }
   void wake() {
-    const Time due = left_alone_.endpoint().poll_timeout();
+    const Time due = left_alone_.protocol().poll_timeout();
     if (due != Time::never()) now_ = std::max(now_, due);
   }
 
@@ -126,20 +127,20 @@ class Script {
     const Bytes a = visited_.settle(now_);
     const Bytes b = left_alone_.settle(now_);
     require(a == b, "strangers change nothing of what is sent");
-    require(visited_.endpoint().poll_timeout() == left_alone_.endpoint().poll_timeout(),
+    require(visited_.protocol().poll_timeout() == left_alone_.protocol().poll_timeout(),
             "strangers set no timer");
   }
 
   /// Nobody says anything more: everything ends by itself, and equally.
   void finish() {
-    for (int i = 0; i < kMostEndSteps && !left_alone_.endpoint().idle(); ++i) {
+    for (int i = 0; i < kMostEndSteps && !left_alone_.protocol().idle(); ++i) {
       wake();
       settle();
       pass(Duration::millis(5));
     }
     both([](Subject& each) { each.check_end(); });
-    Stats a = visited_.endpoint().stats();
-    const Stats b = left_alone_.endpoint().stats();
+    Stats a = visited_.protocol().stats();
+    const Stats b = left_alone_.protocol().stats();
     a.forged_packets = b.forged_packets;
     a.invalid_packets = b.invalid_packets;
     require(std::memcmp(&a, &b, sizeof a) == 0, "strangers change no other counter");

@@ -26,29 +26,29 @@ void Subject::start(Time now, const Descriptor& descriptor, const StartOptions& 
   started_.push_back({descriptor, std::make_unique<Bucket>(bytes)});
   if (!descriptor.bounded) exact_bytes_ += bytes;
   in_flight_packets_ += bytes / config_.payload_bytes + config_.size;
-  const std::uint64_t number = endpoint_.start(now, descriptor, started_.back().bucket->data(), options);
+  const std::uint64_t number = gate_.start(now, descriptor, started_.back().bucket->data(), options);
   require(number + 1 == started_.size(), "operations are numbered in order");
 }
 
 void Subject::receive(Time now, Rank from, std::span<const std::byte> bytes, std::uint32_t segment_bytes) {
   BufferRef buffer = pool_.take(bytes.size());
   std::copy(bytes.begin(), bytes.end(), buffer.data());
-  endpoint_.handle_datagram(
-      now, {from, std::move(buffer), static_cast<std::uint32_t>(bytes.size()), segment_bytes});
+  gate_.handle_datagram(now,
+                        {from, std::move(buffer), static_cast<std::uint32_t>(bytes.size()), segment_bytes});
 }
 
 void Subject::close(Time now) {
   closed_ = true;
-  endpoint_.say_goodbye(now);
+  gate_.say_goodbye(now);
 }
 
 Bytes Subject::settle(Time now) {
   Bytes sent;
   send_all(now, sent);
   int timers = 0;
-  while (endpoint_.poll_timeout() <= now) {
+  while (gate_.poll_timeout() <= now) {
     require(++timers < kMostTimersAtOnce, "timers move on");
-    endpoint_.handle_timeout(now);
+    gate_.handle_timeout(now);
     send_all(now, sent);
   }
   take_completions();
@@ -58,7 +58,7 @@ Bytes Subject::settle(Time now) {
 
 void Subject::send_all(Time now, Bytes& sent) {
   Transmit transmit;
-  for (int batches = 0; endpoint_.poll_transmit(now, transmit); ++batches) {
+  for (int batches = 0; gate_.poll_transmit(now, transmit); ++batches) {
     require(batches < kMostBatches, "sending comes to an end");
     require(!transmit.to.empty() && !transmit.segments.empty(), "a batch has packets and receivers");
     for (Rank to : transmit.to) {
@@ -76,12 +76,12 @@ void Subject::send_all(Time now, Bytes& sent) {
 }
 
 void Subject::take_completions() {
-  while (const auto report = endpoint_.poll_completion()) {
+  while (const auto report = gate_.poll_completion()) {
     require(report->operation < started_.size(), "only what was started ends");
     require(ended_.insert(report->operation).second, "an operation ends once");
     started_[report->operation].bucket->check();
   }
-  if (endpoint_.idle()) in_flight_packets_ = 0;
+  if (gate_.idle()) in_flight_packets_ = 0;
 }
 
 void Subject::check_limits() const {
@@ -91,16 +91,16 @@ void Subject::check_limits() const {
   const std::size_t contributions = in_flight_packets_ * config_.size * std::max(least, BufferPool::kSmall);
   require(pool_.bytes_in_use() <= config_.early_bytes + kUncompactedBytes + contributions,
           "received packets are kept within limits");
-  require(endpoint_.archived_bytes() <= config_.archive_bytes + exact_bytes_,
+  require(gate_.archived_bytes() <= config_.archive_bytes + exact_bytes_,
           "reduced packets are kept within limits");
   std::size_t chunks = 0;
   for (const Started& each : started_)
     chunks += each.bucket->content().size() / config_.payload_bytes + config_.size;
-  require(endpoint_.waiting_repairs() <= 3 * chunks * config_.size, "nothing waits to be sent again twice");
+  require(endpoint_->waiting_repairs() <= 3 * chunks * config_.size, "nothing waits to be sent again twice");
 }
 
 void Subject::check_end() const {
-  require(endpoint_.idle(), "every operation ends by itself");
+  require(gate_.idle(), "every operation ends by itself");
   require(ended_.size() == started_.size(), "every operation has its report");
   for (const Started& each : started_) each.bucket->check();
 }

@@ -10,6 +10,7 @@
 
 #include "input.h"
 #include "proto/endpoint.h"
+#include "proto/quorum_gate.h"
 #include "seal.h"
 
 namespace fuzz {
@@ -40,7 +41,7 @@ struct Started {
 
 class Subject {
  public:
-  explicit Subject(const EndpointConfig& config) : config_(config), endpoint_(config, pool_) {}
+  explicit Subject(const EndpointConfig& config) : config_(config) {}
 
   void start(Time now, const Descriptor& descriptor, const StartOptions& options);
   /// Packets in one buffer, as GRO delivers them.
@@ -51,8 +52,8 @@ class Subject {
   Bytes settle(Time now);
   void check_end() const;
 
-  Endpoint& endpoint() { return endpoint_; }
-  const Endpoint& endpoint() const { return endpoint_; }
+  Protocol& protocol() { return gate_; }
+  const Protocol& protocol() const { return gate_; }
   const std::vector<Started>& started() const { return started_; }
   bool closed() const { return closed_; }
   /// The newest timestamp that it has sent.
@@ -65,7 +66,9 @@ class Subject {
 
   EndpointConfig config_;
   BufferPool pool_;
-  Endpoint endpoint_;
+  std::unique_ptr<Endpoint> owned_ = std::make_unique<Endpoint>(config_, pool_);
+  const Endpoint* endpoint_ = owned_.get();  // the gate has it
+  QuorumGate gate_{std::move(owned_), config_};
   std::vector<Started> started_;
   std::set<std::uint64_t> ended_;
   std::size_t exact_bytes_ = 0;        // of all buckets without a deadline

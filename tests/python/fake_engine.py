@@ -26,6 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "rtt_seconds": 0.0,
     "rate_bytes_per_second": 0.0,
     "stood_still_seconds": 0.0,
+    "quorum_wait_seconds": 0.0,
     "corrected_bytes": 0,
     "non_finite": [],
     "behind_seconds": 0.0,

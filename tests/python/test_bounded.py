@@ -80,7 +80,7 @@ def test_the_others_go_on_without_a_rank_that_is_killed(process_pool: ProcessPoo
 
 
 def loop_until_too_few(rank: int, size: int, store: str) -> tuple[type[BaseException], tuple[int, ...], str]:
-    config = replace(CONFIG, min_ranks=RANKS)
+    config = replace(CONFIG, min_ranks=RANKS, quorum_seconds=0.2)
     communicator = Communicator(rank, size, store, config)
     try:
         for number in range(100):
@@ -102,7 +102,7 @@ def test_fewer_than_min_ranks_raise_on_the_others(process_pool: ProcessPool) -> 
         kind, ranks, text = found
         assert kind is optireduce.TooFewRanksError, (rank, text)
         assert VICTIM in ranks
-        assert f"min_ranks is {RANKS}" in text
+        assert f"min_ranks is {RANKS}; waited 2" in text  # 200 ms, or a little more
 
 
 # --- A rank that is stopped ------------------------------------------------------------------------------

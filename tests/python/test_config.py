@@ -44,6 +44,7 @@ from optireduce import Communicator, Config, ConfigError, ConnectError, connect
         ("repair", None, "True or False"),
         ("absent_after", 0, "from 1"),
         ("min_ranks", -1, "0 to 65535"),
+        ("quorum_seconds", -1.0, "0 to 1e+07"),
         ("operation_log", 7, "string"),
         ("resync_steps", -1, "from 0"),
         ("halt_after", 0, "from 1"),
@@ -69,7 +70,7 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"connect_timeout_seconds": "3", "linger_seconds": "4", "impairment_seed": "9"}
     samples |= {"bounded": "no", "bounded_min_bytes": "0", "warmup_operations": "3", "repair": "false"}
     samples |= {"bound_percentile": "99", "bound_least": "1", "bound_most": "2.5", "absent_after": "1"}
-    samples |= {"min_ranks": "2", "operation_log": "/tmp/a,b-{rank}.jsonl"}
+    samples |= {"min_ranks": "2", "quorum_seconds": "1.5", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     samples |= {"late_repair": "0", "shuffle": "0", "resync_steps": "7", "resync_optimizer": "1"}
     samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "auth": "mac"}
     samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4", "warmup_steps": "9"}
@@ -113,6 +114,7 @@ def test_every_field_is_read_from_its_variable() -> None:
         repair=False,
         absent_after=1,
         min_ranks=2,
+        quorum_seconds=1.5,
         operation_log="/tmp/a,b-{rank}.jsonl",
     )
 

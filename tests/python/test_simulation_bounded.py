@@ -119,6 +119,15 @@ def test_fewer_than_min_ranks_is_an_error_in_the_report() -> None:
     last = simulation.run(loop(8, first_start=1.0 - simulation.now_seconds))[-1][1]
     assert last is not None
     assert (last.error_code, last.ranks) == (TOO_FEW, [0])
+    assert last.quorum_wait_seconds == 30.0
+
+
+def test_too_few_ranks_are_waited_for_as_long_as_quorum_seconds_says() -> None:
+    simulation = Simulation(replace(GIGABIT, crashes=[Crash(0, 1.0)], min_ranks=RANKS, quorum_seconds=2.0))
+    simulation.run(loop(8))
+    last = simulation.run(loop(8, first_start=1.0 - simulation.now_seconds))[-1][1]
+    assert last is not None
+    assert last.quorum_wait_seconds == last.elapsed_seconds == 2.0
 
 
 def test_absent_after_says_how_often_a_rank_is_waited_for() -> None:
