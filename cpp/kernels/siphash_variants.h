@@ -17,4 +17,7 @@ void siphash_plain(std::span<const SipMessage> messages, std::uint64_t* hashes);
 /// Four messages at once, or twice four in turns, for x86 with AVX2; nullptr where the CPU lacks it.
 SipVariant find_siphash_avx2();
 
+/// Eight, or twice eight, with AVX-512F; four and fewer with AVX2.
+SipVariant find_siphash_avx512();
+
 }  // namespace optireduce

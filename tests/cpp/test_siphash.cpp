@@ -39,6 +39,7 @@ constexpr SipKey kKey{0x0706'0504'0302'0100u, 0x0f0e'0d0c'0b0a'0908u};
 std::vector<SipVariant> variants() {
   std::vector<SipVariant> all{&siphash_plain, static_cast<SipVariant>(&siphash)};
   if (const SipVariant avx2 = find_siphash_avx2()) all.push_back(avx2);
+  if (const SipVariant avx512 = find_siphash_avx512()) all.push_back(avx512);
   return all;
 }
 
