@@ -6,9 +6,14 @@
 namespace optireduce {
 namespace {
 
+SipVariant fastest() {
+  if (const SipVariant avx512 = find_siphash_avx512()) return avx512;
+  if (const SipVariant avx2 = find_siphash_avx2()) return avx2;
+  return &siphash_plain;
+}
+
 SipVariant variant() {
-  static const SipVariant avx2 = find_siphash_avx2();
-  static const SipVariant chosen = avx2 != nullptr ? avx2 : &siphash_plain;
+  static const SipVariant chosen = fastest();
   return chosen;
 }
 

@@ -4,7 +4,6 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -56,6 +55,10 @@ OPTIREDUCE_TARGET inline void load_block(const Sources& sources, std::size_t at,
   block[3] = (Word)_mm256_permute2x128_si256(odd_01, odd_23, 0x31);
 }
 
+inline void hash_few(std::span<const SipMessage> messages, std::uint64_t* hashes) {
+  siphash_plain(messages, hashes);
+}
+
 }  // namespace
 }  // namespace optireduce
 
@@ -64,33 +67,8 @@ OPTIREDUCE_TARGET inline void load_block(const Sources& sources, std::size_t at,
 namespace optireduce {
 namespace {
 
-/// How many messages from the first on can be hashed side by side.
-std::size_t equal_run(std::span<const SipMessage> messages) {
-  std::size_t run = 1;
-  while (run < kLanes && run < messages.size() && messages[run].head.size() == messages[0].head.size() &&
-         messages[run].body.size() == messages[0].body.size()) {
-    ++run;
-  }
-  return run;
-}
-
 OPTIREDUCE_TARGET void siphash_avx2(std::span<const SipMessage> messages, std::uint64_t* hashes) {
-  while (!messages.empty()) {
-    const std::size_t run = equal_run(messages);
-    if (run == 1) {
-      siphash_plain(messages.first(1), hashes);
-    } else if (run == kLanes) {
-      hash_lanes(messages.data(), hashes);
-    } else {  // four lanes cost little more than one message on its own: the last fills those that are left
-      std::array<SipMessage, kLanes> lanes;
-      std::array<std::uint64_t, kLanes> all;
-      for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = messages[std::min(lane, run - 1)];
-      hash_lanes(lanes.data(), all.data());
-      std::copy_n(all.begin(), run, hashes);
-    }
-    messages = messages.subspan(run);
-    hashes += run;
-  }
+  hash_all(messages, hashes);
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ inline void load_block(const Sources& sources, std::size_t at, Word* block) {
   block[0] = load(sources, at);
 }
 
+/// There is no lane that could be idle.
+inline void hash_few(std::span<const SipMessage>, std::uint64_t*) {}
+
 }  // namespace
 }  // namespace optireduce
 
@@ -38,7 +41,7 @@ inline void load_block(const Sources& sources, std::size_t at, Word* block) {
 namespace optireduce {
 
 void siphash_plain(std::span<const SipMessage> messages, std::uint64_t* hashes) {
-  for (std::size_t i = 0; i < messages.size(); ++i) hash_lanes(&messages[i], &hashes[i]);
+  hash_all(messages, hashes);
 }
 
 }  // namespace optireduce

@@ -11,10 +11,13 @@ namespace optireduce {
 
 using SipVariant = void (*)(std::span<const SipMessage> messages, std::uint64_t* hashes);
 
-/// Runs everywhere: one message after the other.
+/// Runs everywhere: two messages in turns.
 void siphash_plain(std::span<const SipMessage> messages, std::uint64_t* hashes);
 
-/// Four messages at once, for x86 with AVX2; nullptr where the CPU lacks it.
+/// Four messages at once, or twice four in turns, for x86 with AVX2; nullptr where the CPU lacks it.
 SipVariant find_siphash_avx2();
+
+/// Eight, or twice eight, with AVX-512F; four and fewer with AVX2.
+SipVariant find_siphash_avx512();
 
 }  // namespace optireduce

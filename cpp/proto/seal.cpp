@@ -10,7 +10,7 @@
 namespace optireduce {
 namespace {
 
-/// Hashed at once, from the stack: a few times what the widest kernel takes side by side.
+/// Hashed at once, from the stack: as many as the widest kernel takes.
 constexpr std::size_t kGroup = 16;
 
 /// What keys and numbers are derived for; each has a message of its own. A part's lane is added to Part.
