@@ -107,7 +107,8 @@ class Config:
     """With attach(..., optimizer=...): every parameter is sent again and adopted by all ranks once in so many
     steps, 1/N of it by each rank, a little in every step. Fewer keep replicas closer together and send more
     (50: 1 % of the traffic; 200: 0.25 %, which was too slow for the first steps of a training with Adam).
-    The first rounds are shorter: 5 steps, 10, 20, ... 0: never, and they drift apart."""
+    Early in a training rounds are shorter, an eighth of the steps so far, 5 at least. 0: never, and they
+    drift apart."""
 
     resync_optimizer: bool = False
     """Send the optimizer's state (momentum and the like) in the same way. Costs as much again for each of its

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 _LEAST_WORDS = 176  # of 8 bytes: one packet; a smaller one costs as much
-# The first round takes so many steps, every further one twice as many until it takes as many as asked for: in
-# their first steps optimizers like Adam move parameters the furthest, and so replicas apart.
+# A round takes this share of all steps so far, between the first round's length and what was asked for: the
+# earlier in its training, the faster a replica moves, and so away from the others once it has lost something.
+_SHARE_OF_STEPS = 8
 _FIRST_ROUND_STEPS = 5
 
 
@@ -32,14 +33,14 @@ class ResyncWindows:
 
     def _place(self, step: int) -> tuple[int, int]:
         """Which window of its round, and the size of those."""
-        steps = min(_FIRST_ROUND_STEPS, self._steps)
+        done = 0
         while True:
+            steps = min(max(done // _SHARE_OF_STEPS, _FIRST_ROUND_STEPS), self._steps)
             part = max(-(-self.elements // (self._ranks * steps)), self._least)
             size = part * self._ranks
             windows = -(-self.elements // size)
-            if steps == self._steps:
-                return step % windows, size
-            if step < windows:
-                return step, size
-            step -= windows
-            steps = min(2 * steps, self._steps)
+            if steps == self._steps or part == self._least:  # all further rounds are the same
+                return (step - done) % windows, size
+            if step - done < windows:
+                return step - done, size
+            done += windows
