@@ -45,9 +45,10 @@ class Environment:
         return self.stops or self.crashes
 
 
-def _tail(name: str, ratio: float, on_ms: float) -> Environment:
-    """Bursts fill nine tenths of one random link for a third of the time; their length makes the tail."""
-    recipe = BurstRecipe(on_ms, 2 * on_ms, 0.90)
+def _tail(name: str, ratio: float, on_ms: float, silence: float = 2.0, share: float = 0.90) -> Environment:
+    """Bursts fill nine tenths of one random link for a third of the time (a silence is twice as long as a
+    burst); their length makes the tail."""
+    recipe = BurstRecipe(on_ms, silence * on_ms, share)
     summary = f"bursts of foreign traffic; Gloo's P99/P50 is calibrated to {ratio:g}"
     return Environment(name, summary, bursts=recipe, tail=ratio)
 
@@ -60,7 +61,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         Environment("loss3", "3 % of packets lost at random", loss=0.03),
         _tail("tail1.5", 1.5, 50),
         _tail("tail3", 3.0, 200),
-        _tail("tail5", 5.0, 400),
+        _tail("tail5", 5.0, 600, silence=1.5, share=0.95),  # heavier: more traffic, too
         Environment(
             "straggler",
             "a random host's programs stand still for 0.3 s on average, every 3 s",
