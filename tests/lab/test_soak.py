@@ -59,7 +59,7 @@ def test_a_value_from_nowhere_is_wrong_whatever_was_lost() -> None:
     assert wrong_values(values, RANKS, lost) == 1
 
 
-def story(rank: int, **values: int | str) -> RankStory:
+def story(rank: int, **values: float | str) -> RankStory:
     good = {
         "operations": 20,
         "operations_at_loss": 10,
@@ -75,10 +75,12 @@ def story(rank: int, **values: int | str) -> RankStory:
         ({"wrong": 1}, "rank 0: 1 wrong values"),
         ({"resident_late": 105 * MIB}, "rank 0: memory grew by 5.0%"),
         ({"operations": 10}, "rank 0 did not go on without rank 1"),
+        ({"drift": 0.2}, "rank 0: its replica is 20.0% away from the others"),
+        ({"drift": float("nan")}, "rank 0: its replica is nan% away from the others"),
         ({"ended": "OperationTimeout: late"}, "rank 0 ended early: OperationTimeout: late"),
     ],
 )
-def test_problems_are_named(changed: dict[str, int | str], words: str) -> None:
+def test_problems_are_named(changed: dict[str, float | str], words: str) -> None:
     assert Chapter("kill", 1, [story(0), story(1)]).problems() == []
     assert Chapter("kill", 1, [story(0, **changed), story(1)]).problems() == [words]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _MOST_GROWTH = 0.01
+_MOST_DRIFT = 0.1
 
 
 @dataclass
@@ -22,6 +23,7 @@ class RankStory:
     resident_early: int = 0  # the least when all was quiet, in the first half of the rotation of faults ...
     resident_late: int = 0  # ... and in the second
     longest_silence: float = 0.0
+    drift: float | None = None  # of a replica from the others, at the end; None: nothing was trained
     ended: str | None = None  # the error that ended it
 
     @property
@@ -48,6 +50,7 @@ class Chapter:
     victim: int
     ranks: list[RankStory]
     failure: str | None = None
+    kind: str = "all-reduce"
 
     def problems(self) -> list[str]:
         """What must not be; empty when all is well."""
@@ -62,6 +65,8 @@ class Chapter:
                 continue
             if story.ended is not None:
                 found.append(f"{name} ended early: {story.ended}")
+            if story.drift is not None and not story.drift <= _MOST_DRIFT:
+                found.append(f"{name}: its replica is {story.drift:.1%} away from the others")
             if story.operations_at_loss is not None and story.operations <= story.operations_at_loss:
                 found.append(f"{name} did not go on without rank {self.victim}")
         return found
