@@ -32,7 +32,9 @@ def report(**values: int | tuple[int, ...]) -> StepReport:
 def test_rounding_is_that_of_torch() -> None:
     values = np.random.default_rng(1).normal(size=10_000).astype(np.float32)
     values[:3] = 1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8  # halfway between two
-    assert (as_bfloat16(values) == torch.from_numpy(values).to(torch.bfloat16).to(torch.float32).numpy()).all()
+    assert (
+        as_bfloat16(values) == torch.from_numpy(values).to(torch.bfloat16).to(torch.float32).numpy()
+    ).all()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 7, 8])
@@ -108,7 +110,7 @@ def test_chapters_alternate_and_both_kinds_get_both_endings() -> None:
 
 @needs_a_lab
 def test_training_goes_on_under_faults_and_without_a_killed_rank() -> None:
-    plan = SoakPlan(hosts=3, seconds=20.0, size=240_000, least_chapter_seconds=10.0)
+    plan = SoakPlan(hosts=3, seconds=16.0, size=240_000, least_chapter_seconds=8.0)
     kill = ENDINGS[0]
     with Lab(hosts=plan.hosts, rate="200mbit") as lab:
         chapter = run_chapter(lab, plan, TRAINING, kill)

@@ -31,6 +31,9 @@ class Work(Protocol):
     def wrong_values(self) -> int:
         """In the result of the last operation."""
 
+    def whose_values(self) -> str:
+        """The same for people, at length."""
+
     def stats(self) -> Mapping[str, Any]:
         """The engine's counters."""
 
@@ -66,7 +69,9 @@ def soak(seat: Seat, voice: Voice, work: Work) -> None:
         tally["lost_bytes"] += report.lost_bytes
         if tally["operations"] % _CHECK_EVERY == 0:
             tally["checked"] += 1
-            tally["wrong"] += work.wrong_values()
+            if wrong := work.wrong_values():
+                tally["wrong"] += wrong
+                voice.tell("wrong", whose=work.whose_values())
         if time.monotonic() - told >= _TELL_SECONDS:
             told = time.monotonic()
             voice.tell("progress", resident=resident_bytes(), times=times, **tally)

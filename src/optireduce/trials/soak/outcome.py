@@ -19,6 +19,7 @@ class RankStory:
     lost_bytes: int = 0
     checked: int = 0
     wrong: int = 0
+    first_wrong: str = ""  # whose means the values were, and the report, where some were wrong first
     operations_at_loss: int | None = None  # when the last rank was lost
     resident_early: int = 0  # the least when all was quiet, in the first half of the rotation of faults ...
     resident_late: int = 0  # ... and in the second
@@ -58,7 +59,7 @@ class Chapter:
         for story in self.ranks:
             name = f"rank {story.rank}"
             if story.wrong:
-                found.append(f"{name}: {story.wrong} wrong values")
+                found.append(f"{name}: {story.wrong} wrong values; first: {story.first_wrong or 'unknown'}")
             if story.grows:
                 found.append(f"{name}: memory grew by {story.growth:.1%}")
             if story.rank == self.victim:

@@ -14,7 +14,7 @@ from ...report import Report
 from ..voice import Voice
 from .loop import config_of, soak
 from .plan import Seat
-from .values import PERIOD, contribution, wrong_values
+from .values import PERIOD, contribution, whose, wrong_values
 
 _PORT = 29_600  # free: every host is a new namespace
 _COMPUTE_ROUNDS = 4
@@ -47,6 +47,11 @@ class AllReduces:
         """In the bucket."""
         assert self._report is not None
         return wrong_values(self._bucket, self._ranks, self._report)
+
+    def whose_values(self) -> str:
+        """In the bucket."""
+        assert self._report is not None
+        return whose(self._bucket, self._ranks, self._report)
 
     def stats(self) -> Mapping[str, Any]:
         """Of the group."""

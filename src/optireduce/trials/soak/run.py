@@ -109,6 +109,8 @@ class _Telling:
             # Who is through with its time leaves; who sees that a moment earlier is through as well.
             over = record["seconds"] > self._plan.chapter_seconds - 2.0
             story.ended = None if over else record["error"]
+        elif record["kind"] == "wrong":
+            story.first_wrong = story.first_wrong or record["whose"]
         elif record["kind"] == "tally":
             story.drift = record["drift"]
         elif record["kind"] == "done":

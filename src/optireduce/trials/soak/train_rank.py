@@ -20,7 +20,7 @@ from ...report import StepReport
 from ..voice import Voice
 from .loop import config_of, soak
 from .plan import Seat
-from .values import PERIOD, contribution, wrong_gradients
+from .values import PERIOD, contribution, whose, wrong_gradients
 
 _JOIN_TIMEOUT = timedelta(seconds=120)
 _SMALL_PARAMETER = 1_000  # values: a bucket of two packets
@@ -74,6 +74,10 @@ class Training:
     def wrong_values(self) -> int:
         """In the gradients."""
         return wrong_gradients(self._gradients, self._ranks, self._report())
+
+    def whose_values(self) -> str:
+        """In the gradients."""
+        return whose(self._gradients, self._ranks, self._report())
 
     def stats(self) -> Mapping[str, Any]:
         """Of the session."""

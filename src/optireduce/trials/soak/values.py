@@ -64,11 +64,29 @@ def wrong_gradients(values: Floats, ranks: int, report: StepReport) -> int:
     return max(0, wrong, unreported, different - late if whole else 0)
 
 
+def whose(values: Floats, ranks: int, report: Report | StepReport) -> str:
+    """For people, where something is wrong: how many values are the mean of which ranks, and the report."""
+    if isinstance(report, StepReport):
+        found = contributors(values, ranks, report.step, _BFLOAT16)
+    else:
+        found = contributors(values, ranks, report.operation)
+    sets, counts = np.unique(found, return_counts=True)
+    return (
+        ", ".join(f"{n} of {_names(int(one))}" for one, n in zip(sets, counts, strict=True)) + f"; {report}"
+    )
+
+
 def as_bfloat16(values: Floats) -> Floats:
     """Rounded to the nearest, to the even one of two; still float32. Not for NaNs."""
     bits = values.view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     return ((bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _names(found: int) -> str:
+    if found <= 0:
+        return "nobody" if found == NOBODY else "zero"
+    return "+".join(str(rank) for rank in range(found.bit_length()) if found >> rank & 1)
 
 
 def _mean_of_all(elements: int, ranks: int, operation: int) -> Floats:
