@@ -51,7 +51,7 @@ fuzz: setup
 	tests/fuzz/run decode $$(($(FUZZ_SECONDS) / 6))
 	tests/fuzz/run endpoint $$(($(FUZZ_SECONDS) - $(FUZZ_SECONDS) / 6))
 
-# All-reduces in a lab under faults that take turns (docs/reliability.md). Needs root or user namespaces.
+# All-reduces and training in a lab under faults that take turns (docs/reliability.md). Needs root or user namespaces.
 # SANITIZER=address (ASan and UBSan) or thread (TSan): the ranks run with a core built under it.
 SOAK_MINUTES ?= 10
 soak: setup

@@ -8,7 +8,7 @@ import pytest
 from optireduce.report import Report
 from optireduce.trials.soak.outcome import Chapter, RankStory
 from optireduce.trials.soak.plan import SoakPlan
-from optireduce.trials.soak.values import NOBODY, Floats, contribution, contributors, wrong_values
+from optireduce.trials.soak.values import NOBODY, Floats, contribution, contributors, whose, wrong_values
 
 RANKS, ELEMENTS, OPERATION = 4, 700, 3
 MIB = 1 << 20
@@ -59,7 +59,14 @@ def test_a_value_from_nowhere_is_wrong_whatever_was_lost() -> None:
     assert wrong_values(values, RANKS, lost) == 1
 
 
-def story(rank: int, **values: int | str) -> RankStory:
+def test_what_is_wrong_is_told_with_the_ranks_of_every_value() -> None:
+    values = mean_of((0, 1, 3))
+    values[:10], values[10:15] = 0, -1
+    told = whose(values, RANKS, report())
+    assert told.startswith(f"5 of nobody, 10 of zero, {ELEMENTS - 15} of 0+1+3; Report(operation={OPERATION}")
+
+
+def story(rank: int, **values: float | str) -> RankStory:
     good = {
         "operations": 20,
         "operations_at_loss": 10,
@@ -72,13 +79,15 @@ def story(rank: int, **values: int | str) -> RankStory:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"wrong": 1}, "rank 0: 1 wrong values"),
+        ({"wrong": 1, "first_wrong": "7 of 0+1"}, "rank 0: 1 wrong values; first: 7 of 0+1"),
         ({"resident_late": 105 * MIB}, "rank 0: memory grew by 5.0%"),
         ({"operations": 10}, "rank 0 did not go on without rank 1"),
+        ({"drift": 0.2}, "rank 0: its replica is 20.0% away from the others"),
+        ({"drift": float("nan")}, "rank 0: its replica is nan% away from the others"),
         ({"ended": "OperationTimeout: late"}, "rank 0 ended early: OperationTimeout: late"),
     ],
 )
-def test_problems_are_named(changed: dict[str, int | str], words: str) -> None:
+def test_problems_are_named(changed: dict[str, float | str], words: str) -> None:
     assert Chapter("kill", 1, [story(0), story(1)]).problems() == []
     assert Chapter("kill", 1, [story(0, **changed), story(1)]).problems() == [words]
 

@@ -22,6 +22,7 @@ def soak(
     hosts: Annotated[int, typer.Option(min=3, max=8, help="Hosts on the switch, one rank each.")] = 4,
     rate: Rate = "200mbit",
     size: Size = "1M",
+    training: Annotated[bool, typer.Option(help="Whether every second chapter trains.")] = True,
     python: Annotated[
         str, typer.Option(help="The ranks' interpreter, e.g. one with a sanitizer.")
     ] = sys.executable,
@@ -29,12 +30,20 @@ def soak(
 ) -> None:
     """All-reduces under loss, bursts, pauses and stops in turn; chapters end with a killed or cut-off rank.
 
-    The others go on without it, then all form a new group. Every fifth result is checked value by value
-    against what the ranks contributed. Exit code 1 for a wrong value, a hang, an unexpected error, or memory
-    that grows by more than 1 % once every fault has been seen.
+    The others go on without it, then all form a new group. Every second chapter trains a model with DDP and
+    attach() instead. Every fifth result (or gradient) is checked value by value against what the ranks
+    contributed. Exit code 1 for a wrong value, a hang, an unexpected error, replicas that are apart at the
+    end, or memory that grows by more than 1 % once every fault has been seen.
     """
     become_able()
-    plan = SoakPlan(hosts, minutes * 60, chosen_size(size, hosts), python=python, any_memory=any_memory)
+    plan = SoakPlan(
+        hosts,
+        minutes * 60,
+        chosen_size(size, hosts),
+        python=python,
+        training=training,
+        any_memory=any_memory,
+    )
     try:
         with Lab(hosts=hosts, rate=rate) as lab, progress_bar(redraws_itself=False) as progress:
             bar = progress.add_task("soak", total=round(plan.chapters * plan.chapter_seconds), note="forming")
@@ -58,15 +67,17 @@ def soak(
 
 
 def _table(outcome: Outcome) -> Table:
-    table = Table("chapter", "ends with", "rank", "operations", "lost %", "checked", "wrong", "after loss",
-                  "MiB early", "MiB late", "growth", "silent s")  # fmt: skip
+    table = Table("chapter", "kind", "ends with", "rank", "operations", "lost %", "checked", "wrong",
+                  "after loss", "MiB early", "MiB late", "growth", "drift", "silent s")  # fmt: skip
     for number, chapter in enumerate(outcome.chapters, start=1):
         for story in chapter.ranks:
             lost = 100 * story.lost_bytes / story.bytes if story.bytes else 0.0
             after = story.operations - (story.operations_at_loss or 0)
             table.add_row(
-                str(number), chapter.ending, str(story.rank), str(story.operations), f"{lost:.3f}",
-                str(story.checked), str(story.wrong), str(after), f"{story.resident_early / 2**20:.1f}",
-                f"{story.resident_late / 2**20:.1f}", f"{story.growth:+.2%}", f"{story.longest_silence:.1f}",
+                str(number), chapter.kind, chapter.ending, str(story.rank), str(story.operations),
+                f"{lost:.3f}", str(story.checked), str(story.wrong), str(after),
+                f"{story.resident_early / 2**20:.1f}", f"{story.resident_late / 2**20:.1f}",
+                f"{story.growth:+.2%}", "" if story.drift is None else f"{story.drift:.2%}",
+                f"{story.longest_silence:.1f}",
             )  # fmt: skip
     return table

@@ -1,1 +1,1 @@
-"""All-reduces for a long time under faults that take turns: nothing may hang, grow, or be wrong."""
+"""All-reduces and training under faults that take turns, for long: nothing may hang, grow, or be wrong."""

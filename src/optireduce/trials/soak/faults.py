@@ -47,6 +47,12 @@ ENDINGS = (
 )
 
 
+def ending(chapter: int) -> Fault:
+    """Of a chapter, counted from 0. In another order from then on after two chapters: both kinds of chapter
+    get both endings."""
+    return ENDINGS[(chapter + chapter // 2) % len(ENDINGS)]
+
+
 def end_fault(lab: Lab) -> None:
     """Whatever it was: the network is quiet and whole, and every host runs."""
     calm(lab)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _MOST_GROWTH = 0.01
+_MOST_DRIFT = 0.1
 
 
 @dataclass
@@ -18,10 +19,12 @@ class RankStory:
     lost_bytes: int = 0
     checked: int = 0
     wrong: int = 0
+    first_wrong: str = ""  # whose means the values were, and the report, where some were wrong first
     operations_at_loss: int | None = None  # when the last rank was lost
     resident_early: int = 0  # the least when all was quiet, in the first half of the rotation of faults ...
     resident_late: int = 0  # ... and in the second
     longest_silence: float = 0.0
+    drift: float | None = None  # of a replica from the others, at the end; None: nothing was trained
     ended: str | None = None  # the error that ended it
 
     @property
@@ -48,6 +51,7 @@ class Chapter:
     victim: int
     ranks: list[RankStory]
     failure: str | None = None
+    kind: str = "all-reduce"
 
     def problems(self) -> list[str]:
         """What must not be; empty when all is well."""
@@ -55,13 +59,15 @@ class Chapter:
         for story in self.ranks:
             name = f"rank {story.rank}"
             if story.wrong:
-                found.append(f"{name}: {story.wrong} wrong values")
+                found.append(f"{name}: {story.wrong} wrong values; first: {story.first_wrong or 'unknown'}")
             if story.grows:
                 found.append(f"{name}: memory grew by {story.growth:.1%}")
             if story.rank == self.victim:
                 continue
             if story.ended is not None:
                 found.append(f"{name} ended early: {story.ended}")
+            if story.drift is not None and not story.drift <= _MOST_DRIFT:
+                found.append(f"{name}: its replica is {story.drift:.1%} away from the others")
             if story.operations_at_loss is not None and story.operations <= story.operations_at_loss:
                 found.append(f"{name} did not go on without rank {self.victim}")
         return found

@@ -9,10 +9,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 RANK_MODULE = "optireduce.trials.soak.rank"
+TRAIN_RANK_MODULE = "optireduce.trials.soak.train_rank"
 _MOST_CHAPTER_SECONDS = 300.0
 _LONG_CHAPTER_SECONDS = 240.0
 _PHASE_SECONDS = 5.0
 _ENDING_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the ranks of a chapter do."""
+
+    name: str
+    module: str
+
+
+ALL_REDUCES = Kind("all-reduce", RANK_MODULE)
+TRAINING = Kind("training", TRAIN_RANK_MODULE)
 
 
 @dataclass(frozen=True)
@@ -25,12 +38,17 @@ class SoakPlan:
     size: int = 1 << 20  # bytes of the bucket
     least_chapter_seconds: float = 25.0  # in which every fault has its two turns
     python: str = sys.executable  # the ranks' interpreter
+    training: bool = True  # in every second chapter
     any_memory: bool = False  # it may grow: a sanitizer keeps what was freed, and the ranks' use says nothing
 
     @property
     def chapters(self) -> int:
         """At least two: a group must have been formed again after a loss."""
         return max(2, round(self.seconds / _MOST_CHAPTER_SECONDS))
+
+    def kind(self, chapter: int) -> Kind:
+        """Of a chapter, counted from 0."""
+        return TRAINING if self.training and chapter % 2 else ALL_REDUCES
 
     @property
     def chapter_seconds(self) -> float:
@@ -64,6 +82,7 @@ class Seat:
     interface: str
     size: int
     seconds: float
+    folder: str = ""  # shared by all ranks: where those that train meet
 
     def to_json(self) -> str:
         """For the command line of the rank's process."""
@@ -76,9 +95,9 @@ class Seat:
         return cls(**values | {"addresses": tuple(values["addresses"])})
 
 
-def seats(plan: SoakPlan, addresses: Sequence[str], interface: str) -> list[str]:
+def seats(plan: SoakPlan, addresses: Sequence[str], interface: str, folder: str = "") -> list[str]:
     """Of all ranks, for their command lines."""
     return [
-        Seat(rank, tuple(addresses), interface, plan.size, plan.chapter_seconds).to_json()
+        Seat(rank, tuple(addresses), interface, plan.size, plan.chapter_seconds, folder).to_json()
         for rank in range(plan.hosts)
     ]

@@ -1,83 +1,72 @@
-"""One rank, a process on its own host: ``python -m optireduce.trials.soak.rank '<json of Seat>'``."""
+"""One rank of a chapter of all-reduces, a process on its own host: ``python -m optireduce.trials.soak.rank
+'<json of Seat>'``."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from ... import Communicator, Config
-from ...errors import OptiReduceError
+from ... import Communicator
+from ...report import Report
 from ..voice import Voice
+from .loop import config_of, soak
 from .plan import Seat
-from .values import contribution, wrong_values
+from .values import PERIOD, contribution, whose, wrong_values
 
 _PORT = 29_600  # free: every host is a new namespace
-_TELL_SECONDS = 0.5
-_CHECK_EVERY = 5  # operations: checking a value takes longer than reducing it
 _COMPUTE_ROUNDS = 4
-_OPERATION_SECONDS = 20.0
-_LEAST_RANKS = 2  # a busy machine may keep two of four hosts standing still at once
 
 
-def soak(seat: Seat, voice: Voice, group: Communicator) -> None:
-    """Steps of some work and an all-reduce until the time is over, or the group is."""
-    ranks = len(seat.addresses)
-    mine = [contribution(seat.rank, seat.size // 4, operation) for operation in range(7)]  # it repeats
-    bucket, work = np.empty_like(mine[0]), np.ones(100_000, dtype=np.float32)
-    tally = {"operations": 0, "bytes": 0, "lost_bytes": 0, "checked": 0, "wrong": 0}
-    times: list[tuple[float, float]] = []
-    voice.gate()
-    began = told = time.monotonic()
-    while time.monotonic() - began < seat.seconds:
+class AllReduces:
+    """Some work and an all-reduce, again and again."""
+
+    def __init__(self, seat: Seat, group: Communicator) -> None:
+        self._group, self._ranks = group, len(seat.addresses)
+        elements = seat.size // 4
+        self._mine = [contribution(seat.rank, elements, operation) for operation in range(PERIOD)]
+        self._bucket, self._ballast = np.empty_like(self._mine[0]), np.ones(100_000, dtype=np.float32)
+        self._operations = 0
+        self._report: Report | None = None
+
+    def prepare(self) -> None:
+        """Compute a little, and fill the bucket."""
         for _ in range(_COMPUTE_ROUNDS):
-            np.tanh(work, out=work)
-        np.copyto(bucket, mine[tally["operations"] % 7])
-        begin = time.monotonic()
-        try:
-            report = group.all_reduce(bucket, "mean")
-        except OptiReduceError as error:
-            voice.tell("ended", error=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
-            break
-        times.append((begin, time.monotonic() - begin))
-        tally["operations"] += 1
-        tally["bytes"] += report.bytes
-        tally["lost_bytes"] += report.lost_bytes
-        if tally["operations"] % _CHECK_EVERY == 0:
-            tally["checked"] += 1
-            tally["wrong"] += wrong_values(bucket, ranks, report)
-        if time.monotonic() - told >= _TELL_SECONDS:
-            told = time.monotonic()
-            voice.tell("progress", resident=resident_bytes(), times=times, **tally)
-            times = []
-    voice.tell("progress", resident=resident_bytes(), times=times, **tally)
-    stats = group.stats()
-    voice.tell("tally", disbelieved=stats["forged_packets"] + stats["invalid_packets"], **tally)
+            np.tanh(self._ballast, out=self._ballast)
+        np.copyto(self._bucket, self._mine[self._operations % PERIOD])
 
+    def reduce(self) -> Report:
+        """One all-reduce."""
+        self._report = self._group.all_reduce(self._bucket, "mean")
+        self._operations += 1
+        return self._report
 
-def resident_bytes() -> int:
-    """Memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    def wrong_values(self) -> int:
+        """In the bucket."""
+        assert self._report is not None
+        return wrong_values(self._bucket, self._ranks, self._report)
+
+    def whose_values(self) -> str:
+        """In the bucket."""
+        assert self._report is not None
+        return whose(self._bucket, self._ranks, self._report)
+
+    def stats(self) -> Mapping[str, Any]:
+        """Of the group."""
+        return self._group.stats()
 
 
 def main() -> None:
     """Join, reduce, leave."""
     seat = Seat.from_json(sys.argv[1])
     voice = Voice()
-    config = Config(
-        interface=seat.interface,
-        bounded=True,
-        bounded_min_bytes=0,
-        min_ranks=_LEAST_RANKS,
-        timeout_seconds=_OPERATION_SECONDS,
-    )
     store = f"{seat.addresses[0]}:{_PORT}"
-    with Communicator(seat.rank, len(seat.addresses), store=store, config=config) as group:
+    with Communicator(seat.rank, len(seat.addresses), store=store, config=config_of(seat)) as group:
+        work = AllReduces(seat, group)
         voice.tell("ready")
-        soak(seat, voice, group)
+        soak(seat, voice, work)
     voice.tell("done")
 
 

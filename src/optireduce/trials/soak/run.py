@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 
 from ...lab import Lab
 from ..ranks import RankFailed, Ranks, Record
-from .faults import ENDINGS, ROTATION, Fault, end_fault
+from .faults import ROTATION, Fault, end_fault, ending
 from .outcome import Chapter, Outcome, RankStory
-from .plan import RANK_MODULE, SoakPlan, seats
+from .plan import Kind, SoakPlan, seats
 
 _TICK_SECONDS = 0.1
 _FORMING_SECONDS = 90.0
@@ -26,16 +27,22 @@ def run_soak(lab: Lab, plan: SoakPlan, advance: Advance = lambda note, seconds: 
     outcome = Outcome()
     os.environ.update(_RETURN_MEMORY)
     for number in range(plan.chapters):
-        ending = ENDINGS[number % len(ENDINGS)]
-        outcome.chapters.append(_Telling(lab, plan, ending, advance).tell())
+        outcome.chapters.append(run_chapter(lab, plan, plan.kind(number), ending(number), advance))
     return outcome
 
 
+def run_chapter(
+    lab: Lab, plan: SoakPlan, kind: Kind, last: Fault, advance: Advance = lambda note, seconds: None
+) -> Chapter:
+    """One of them, which ends with the fault ``last``."""
+    return _Telling(lab, plan, kind, last, advance).tell()
+
+
 class _Telling:
-    def __init__(self, lab: Lab, plan: SoakPlan, ending: Fault, advance: Advance) -> None:
-        self._lab, self._plan, self._ending, self._advance = lab, plan, ending, advance
+    def __init__(self, lab: Lab, plan: SoakPlan, kind: Kind, last: Fault, advance: Advance) -> None:
+        self._lab, self._plan, self._kind, self._advance = lab, plan, kind, advance
         stories = [RankStory(rank, plan.noise_bytes) for rank in range(plan.hosts)]
-        self._chapter = Chapter(ending.name, plan.hosts - 1, stories)
+        self._chapter = Chapter(last.name, plan.hosts - 1, stories, kind=kind.name)
         self._heard = [time.monotonic()] * plan.hosts
         self._ready: set[int] = set()
         self._done: set[int] = set()
@@ -43,17 +50,18 @@ class _Telling:
         self._phase = -1
         rounds = plan.rounds(len(ROTATION))
         self._warm = len(ROTATION) * rounds // 2  # phases in which memory may grow
-        self._phases = [*ROTATION * rounds, ending]
+        self._phases = [*ROTATION * rounds, last]
 
     def tell(self) -> Chapter:
-        try:
-            places = seats(self._plan, self._lab.addresses, self._lab.interface)
-            with Ranks(self._lab, RANK_MODULE, places, python=self._plan.python) as ranks:
-                self._follow(ranks)
-        except RankFailed as error:
-            self._chapter.failure = str(error)
-        finally:
-            end_fault(self._lab)
+        with tempfile.TemporaryDirectory(prefix="optireduce-soak-") as folder:
+            places = seats(self._plan, self._lab.addresses, self._lab.interface, folder)
+            try:
+                with Ranks(self._lab, self._kind.module, places, python=self._plan.python) as ranks:
+                    self._follow(ranks)
+            except RankFailed as error:
+                self._chapter.failure = str(error)
+            finally:
+                end_fault(self._lab)
         return self._chapter
 
     def _follow(self, ranks: Ranks) -> None:
@@ -86,12 +94,14 @@ class _Telling:
     def _note(self, rank: int, record: Record, ranks: Ranks) -> None:
         story = self._chapter.ranks[rank]
         now = time.monotonic()
-        story.longest_silence = max(story.longest_silence, now - self._heard[rank])
+        if self._began is not None:
+            story.longest_silence = max(story.longest_silence, now - self._heard[rank])
         self._heard[rank] = now
         if record["kind"] == "ready":
             self._ready.add(rank)
             if len(self._ready) == self._plan.hosts:
                 self._began = now
+                self._heard = [now] * self._plan.hosts  # the first waited for the last
                 ranks.open_gate()
         elif record["kind"] == "progress":
             self._note_progress(story, record)
@@ -99,6 +109,10 @@ class _Telling:
             # Who is through with its time leaves; who sees that a moment earlier is through as well.
             over = record["seconds"] > self._plan.chapter_seconds - 2.0
             story.ended = None if over else record["error"]
+        elif record["kind"] == "wrong":
+            story.first_wrong = story.first_wrong or record["whose"]
+        elif record["kind"] == "tally":
+            story.drift = record["drift"]
         elif record["kind"] == "done":
             self._done.add(rank)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ...report import Report
+from ...report import Report, StepReport
 
 Floats = npt.NDArray[np.float32]
 Sets = npt.NDArray[np.int64]
 
 NOBODY = -1  # a value that is no mean of anybody's
+PERIOD = 7  # operations: then contributions repeat
+_FLOAT32, _BFLOAT16 = 1e-5, 2.0**-8  # how far a value may be from the true mean
 
 
 def contribution(rank: int, elements: int, operation: int = 0) -> Floats:
@@ -18,7 +20,7 @@ def contribution(rank: int, elements: int, operation: int = 0) -> Floats:
     return _pattern(elements, operation) * np.float32(2**rank)
 
 
-def contributors(values: Floats, ranks: int, operation: int = 0) -> Sets:
+def contributors(values: Floats, ranks: int, operation: int = 0, rounding: float = _FLOAT32) -> Sets:
     """For every value the ranks whose mean it is, a bit for each; 0 where it is zero, which means lost;
     NOBODY where it is no such mean. A mean of fewer than half of the ranks is divided by half of them."""
     sets = np.arange(2**ranks)
@@ -26,7 +28,7 @@ def contributors(values: Floats, ranks: int, operation: int = 0) -> Sets:
     order = np.argsort(means)
     found = values / _pattern(values.size, operation).astype(np.float64)
     nearest = _nearest(means[order], found)
-    right = np.isclose(means[order][nearest], found, rtol=1e-5, atol=0.0)
+    right = np.isclose(means[order][nearest], found, rtol=rounding, atol=0.0)
     return np.where(right, sets[order][nearest], NOBODY)
 
 
@@ -49,8 +51,50 @@ def wrong_values(values: Floats, ranks: int, report: Report) -> int:
     return max(wrong, unreported, incomplete)
 
 
+def wrong_gradients(values: Floats, ranks: int, report: StepReport) -> int:
+    """The same for gradients through attach() between hosts. They travel as bfloat16, and what earlier steps
+    had lost may have been added to as many values as the report says."""
+    value_bytes = report.bytes // values.size
+    late = report.corrected_bytes // value_bytes
+    found = contributors(values, ranks, report.step, _BFLOAT16)
+    wrong = int(np.count_nonzero(found == NOBODY)) - late
+    unreported = int(np.count_nonzero(values == 0)) - report.reduced_lost_bytes // value_bytes
+    whole = not report.lost_bytes and not report.absent
+    different = int(np.count_nonzero(values != _mean_of_all(values.size, ranks, report.step)))
+    return max(0, wrong, unreported, different - late if whole else 0)
+
+
+def whose(values: Floats, ranks: int, report: Report | StepReport) -> str:
+    """For people, where something is wrong: how many values are the mean of which ranks, and the report."""
+    if isinstance(report, StepReport):
+        found = contributors(values, ranks, report.step, _BFLOAT16)
+    else:
+        found = contributors(values, ranks, report.operation)
+    sets, counts = np.unique(found, return_counts=True)
+    return (
+        ", ".join(f"{n} of {_names(int(one))}" for one, n in zip(sets, counts, strict=True)) + f"; {report}"
+    )
+
+
+def as_bfloat16(values: Floats) -> Floats:
+    """Rounded to the nearest, to the even one of two; still float32. Not for NaNs."""
+    bits = values.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _names(found: int) -> str:
+    if found <= 0:
+        return "nobody" if found == NOBODY else "zero"
+    return "+".join(str(rank) for rank in range(found.bit_length()) if found >> rank & 1)
+
+
+def _mean_of_all(elements: int, ranks: int, operation: int) -> Floats:
+    return as_bfloat16(_pattern(elements, operation) * np.float32((2**ranks - 1) / ranks))
+
+
 def _pattern(elements: int, operation: int) -> Floats:
-    return (1 + (np.arange(elements) + operation) % 7).astype(np.float32)
+    return (1 + (np.arange(elements) + operation) % PERIOD).astype(np.float32)
 
 
 def _nearest(ordered: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> Sets:
