@@ -111,7 +111,7 @@ std::uint32_t Operation::accept_reduced(Time now, const Run& run) {
   const std::uint32_t bytes = shard.accept(now, packet, run, schedule_.bytes() >= kStreamAboveBytes);
   if (bytes != 0) note_progress(now);
   if (run.header.count != kHollow) {
-    lost_contribution_bytes_ += std::uint64_t{bytes} * run.header.count;
+    lost_contribution_bytes_ += std::uint64_t{bytes} * lost_to_us(run.header.count);
   } else if (bytes != 0) {
     hollow_.push_back({owner, packet, run.packets});
   }
@@ -215,6 +215,11 @@ void Operation::exclude(Rank peer) {
   owned_.stop_sending_to(peer);
   foreign_[peer].stop_sending();
   write_off(peer);
+}
+
+std::uint32_t Operation::lost_to_us(std::uint32_t lacking) const {
+  const auto known = static_cast<std::uint32_t>(size_ == group_size_ ? excluded_.size() : 0);
+  return lacking > known ? lacking - known : 0;
 }
 
 void Operation::peer_is_through(Rank peer) {
@@ -340,7 +345,7 @@ void Operation::settle_losses(Report& report) {
   std::uint64_t lost = lost_contribution_bytes_;
   for (std::uint32_t packet = 0; packet < owned_.shard().packets(); ++packet) {
     const std::uint16_t lacks = owned_.lost_in(packet);
-    if (lacks != kHollow) lost += std::uint64_t{lacks} * owned_.shard().length_of(packet);
+    if (lacks != kHollow) lost += std::uint64_t{lost_to_us(lacks)} * owned_.shard().length_of(packet);
   }
   // The second stage counts ranks of the whole group, the others those that they add.
   const Rank ranks = stages_ == Stages::Second ? group_size_ : size_;

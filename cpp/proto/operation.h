@@ -175,6 +175,9 @@ class Operation {
   void note_progress(Time now);
   bool all_owners_seen_last() const;
   std::vector<Hole> holes() const;
+  /// Of so many contributions that a packet lacks, those of ranks that we do not do without ourselves. Others
+  /// may see somebody absent who is there for us: what that costs is a loss like any other.
+  std::uint32_t lost_to_us(std::uint32_t lacking) const;
   bool open(Rank owner) const { return !written_off_[owner] && !foreign_[owner].complete(); }
 
   std::uint64_t number_;

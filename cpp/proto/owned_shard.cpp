@@ -144,7 +144,7 @@ void OwnedShard::reduce_packet(std::uint32_t chunk, std::uint32_t bit) {
       weights += weights_[rank];
     } else if (!abstained_[rank]) {
       ++missing;
-      if (!excused_[rank]) ++lost;
+      if (!excused_[rank] || !is_part_) ++lost;
       note_hole(rank, packet);
     }
   }

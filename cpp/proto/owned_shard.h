@@ -68,7 +68,7 @@ class OwnedShard {
   bool complete() const;
   const Shard& shard() const { return shard_; }
   const std::byte* data() const { return data_; }
-  /// Contributions of ranks that are not excused which a reduced packet lacks.
+  /// Contributions that a reduced packet lacks; in a part of a group without those of excused ranks.
   std::uint16_t lost_in(std::uint32_t packet) const { return lost_.empty() ? 0 : lost_[packet]; }
   /// Packets from `first` on, at most `most`, that lack equally many.
   std::uint32_t equal_run(std::uint32_t first, std::uint32_t most) const;
@@ -149,7 +149,7 @@ class OwnedShard {
   Rank me_;
   Rank size_;
   Stages stages_;
-  bool is_part_;  // of a group
+  bool is_part_;  // of a group: others there do not know whom this part does without
   double weight_unit_;
   Descriptor descriptor_;
   std::byte* data_;  // of the shard, in the bucket

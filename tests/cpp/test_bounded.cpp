@@ -192,6 +192,24 @@ TEST(a_cut_link_loses_only_what_went_over_it) {
   for (const Rank whole : {Rank{2}, Rank{3}}) CHECK_EQ(loop.report(0, whole).reduced_lost_bytes, 0u);
 }
 
+TEST(a_report_owns_up_to_what_others_did_without) {
+  sim::SimOptions options = network(4);
+  options.cuts.push_back({3, 1, at(5'000), Time{} + kFar});  // for rank 1 alone rank 3 is absent
+  Loop loop(options);
+  warm_up(loop);
+  LoopOptions rest = loop_of(12);
+  rest.first_starts.assign(4, at(5'001) - loop.network().now());
+  loop.run(rest);
+  CHECK_RIGHT(loop);
+  CHECK(loop.report(11, 1).absent == std::vector<Rank>{3});
+  CHECK_EQ(loop.report(11, 1).contributions_lost_bytes, 0u);  // absent ranks are not counted
+  for (const Rank rank : {Rank{0}, Rank{2}}) {
+    const Report& report = loop.report(11, rank);
+    CHECK(report.absent.empty());
+    CHECK_EQ(report.contributions_lost_bytes, report.bytes / 16);  // one of four in one of four shards
+  }
+}
+
 TEST(a_rank_that_is_cut_off_from_most_raises_an_error_and_the_others_go_on) {
   sim::SimOptions options = network(5);
   for (Rank rank = 0; rank < 4; ++rank) {
