@@ -62,6 +62,8 @@ std::uint64_t ForeignShard::to_repair(const RequestEntry& entry, const RequestCo
     const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
     const std::uint32_t packet = entry.chunk * shard_.chunk_packets + bit;
     if (packet >= next_packet_) break;
+    // To an owner that was absent nothing was sent, so nothing was rounded: there is nothing to send again.
+    if (wide_ && sent_at_[packet] == 0) continue;
     if (context.is_lost(sent_at_[packet])) lost |= std::uint64_t{1} << bit;
   }
   return lost;

@@ -25,7 +25,6 @@ Advance = Callable[[str, float], None]
 def run_soak(lab: Lab, plan: SoakPlan, advance: Advance = lambda note, seconds: None) -> Outcome:
     """Chapter after chapter. ``advance`` is told what goes on, and how many seconds have passed of each."""
     outcome = Outcome()
-    os.environ.update(_RETURN_MEMORY)
     for number in range(plan.chapters):
         outcome.chapters.append(run_chapter(lab, plan, plan.kind(number), ending(number), advance))
     return outcome
@@ -35,6 +34,7 @@ def run_chapter(
     lab: Lab, plan: SoakPlan, kind: Kind, last: Fault, advance: Advance = lambda note, seconds: None
 ) -> Chapter:
     """One of them, which ends with the fault ``last``."""
+    os.environ.update(_RETURN_MEMORY)
     return _Telling(lab, plan, kind, last, advance).tell()
 
 
