@@ -21,6 +21,7 @@ from .pmi import PmiServer
 
 _SILENCE_SECONDS = 180.0
 _STOP_SECONDS = 10.0
+_END_SECONDS = 30.0  # an interpreter with torch takes its time on a busy machine
 _ERROR_LINES = 15
 
 Record = dict[str, Any]
@@ -133,7 +134,10 @@ class Ranks:
                 os.write(pipe.fileno(), b"g")
 
     def _check_end(self, rank: int, expected_dead: AbstractSet[int]) -> None:
-        code = self.processes[rank].wait(_STOP_SECONDS)
+        try:
+            code = self.processes[rank].wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RankFailed(f"rank {rank} was through, but did not end within {_END_SECONDS:.0f} s") from None
         self._living.discard(rank)
         self._let_pass()
         if code != 0 and rank not in expected_dead:
