@@ -30,6 +30,9 @@ inline float mean_of(std::uint32_t who, std::size_t element, Rank ranks) {
 }
 
 /// Whether a value can be the mean of some contributions at all.
+/// bfloat16 has 8 bits.
+constexpr float kBfloat16Rounding = 1.0f / 256;
+
 inline bool is_some_mean(float value, std::size_t element, Rank ranks) {
   for (Rank count = 1; count <= ranks; ++count) {
     const double divisor = std::max<double>(count, ranks / 2.0) / static_cast<double>(1 + element % 7);
@@ -48,6 +51,7 @@ struct LoopOptions {
   std::vector<std::uint16_t> weights;  // by rank; empty: 1
   bool bounded = true;
   std::uint32_t stream = 0;
+  bool narrow = false;  // travels as bfloat16, in which every contribution is exact
 };
 
 class Loop : public TrainingLoop {
@@ -57,7 +61,7 @@ class Loop : public TrainingLoop {
   /// Runs so many operations on every rank.
   const sim::RunResult& run(const LoopOptions& loop, Duration limit = Duration::millis(600'000)) {
     loop_ = loop;
-    const Descriptor descriptor{loop.elements, DType::Float32, ReduceOp::Mean, loop.bounded};
+    const Descriptor descriptor = descriptor_of(loop);
     const auto call_of = [&](std::size_t operation, Rank rank) {
       const Duration first = loop.first_starts.empty() ? Duration{} : loop.first_starts[rank];
       const std::uint16_t weight = loop.weights.empty() ? std::uint16_t{1} : loop.weights[rank];
@@ -95,6 +99,24 @@ class Loop : public TrainingLoop {
   }
 
  private:
+  static Descriptor descriptor_of(const LoopOptions& loop) {
+    return {loop.elements, loop.narrow ? DType::BFloat16 : DType::Float32, ReduceOp::Mean, loop.bounded};
+  }
+
+  std::size_t value_bytes() const { return loop_.narrow ? 2 : sizeof(float); }
+
+  /// Whether it is that mean, rounded as it travels.
+  bool is(float value, float mean) const {
+    return loop_.narrow ? std::abs(value - mean) <= mean * kBfloat16Rounding : value == mean;
+  }
+
+  /// Rounded, it may be near more than one.
+  bool could_be_some_mean(float value, std::size_t element) const {
+    const Rank ranks = options().ranks;
+    if (!loop_.narrow) return is_some_mean(value, element, ranks);
+    return value > 0 && value <= mean_of((1u << ranks) - 1u, 6, ranks) * static_cast<float>(ranks);
+  }
+
   static bool has_hole(const Report& report, PacketType stage, Rank peer, std::size_t byte) {
     return std::any_of(report.holes.begin(), report.holes.end(), [&](const Hole& hole) {
       return hole.stage == stage && hole.peer == peer && byte >= hole.begin && byte < hole.begin + hole.bytes;
@@ -122,7 +144,10 @@ class Loop : public TrainingLoop {
         if (!add_up(i, rank, behind, missing)) return "";
       }
       for (std::size_t e = 0; e < loop_.elements; ++e) {
-        const double tolerance = 1e-4 * (1 << options().ranks);
+        const double largest = 7.0 * (1 << options().ranks);
+        const double rounding =
+            static_cast<double>(kBfloat16Rounding) * static_cast<double>(result().reports.size());
+        const double tolerance = loop_.narrow ? largest * rounding : 1e-4 * (1 << options().ranks);
         if (behind[e] < -tolerance || behind[e] > missing[e] + tolerance)
           return "element " + std::to_string(e) + " of rank " + std::to_string(rank) + " is behind by " +
                  std::to_string(behind[e]) + ", reported missing: " + std::to_string(missing[e]);
@@ -134,7 +159,7 @@ class Loop : public TrainingLoop {
   /// False if an owner did not live to tell what it made.
   bool add_up(std::size_t operation, Rank rank, std::vector<double>& behind,
               std::vector<double>& missing) const {
-    const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
+    const Descriptor descriptor = descriptor_of(loop_);
     const Schedule schedule(descriptor, report(operation, rank).operation, options().ranks,
                             options().protocol.payload_bytes, sim::seal_of(options(), 0).shared_number());
     for (Rank index = 0; index < options().ranks; ++index) {
@@ -146,7 +171,8 @@ class Loop : public TrainingLoop {
         if (!told) return false;
         const bool lost =
             owner != rank && has_hole(report(operation, rank), PacketType::Reduced, owner, byte);
-        for (std::size_t e = byte / 4; e < (byte + shard.length_of(packet)) / 4; ++e) {
+        for (std::size_t e = byte / value_bytes(); e < (byte + shard.length_of(packet)) / value_bytes();
+             ++e) {
           const double made = mean_of(*told, e, options().ranks);
           behind[e] += made - static_cast<double>(values(operation, rank)[e]);
           if (lost) missing[e] += made;
@@ -157,7 +183,7 @@ class Loop : public TrainingLoop {
   }
 
   std::string why_wrong(std::size_t operation, Rank rank) const {
-    const Descriptor descriptor{loop_.elements, DType::Float32, ReduceOp::Mean, loop_.bounded};
+    const Descriptor descriptor = descriptor_of(loop_);
     const Schedule schedule(descriptor, report(operation, rank).operation, options().ranks,
                             options().protocol.payload_bytes, sim::seal_of(options(), 0).shared_number());
     for (Rank index = 0; index < options().ranks; ++index) {
@@ -165,16 +191,16 @@ class Loop : public TrainingLoop {
       const Shard shard = schedule.shard(index);
       for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
         const std::size_t byte = shard.begin + shard.place_of(packet);
-        const std::size_t first = byte / sizeof(float);
-        const std::size_t end = first + shard.length_of(packet) / sizeof(float);
+        const std::size_t first = byte / value_bytes();
+        const std::size_t end = first + shard.length_of(packet) / value_bytes();
         const bool lost =
             owner != rank && has_hole(report(operation, rank), PacketType::Reduced, owner, byte);
         const auto told = reported(operation, owner, byte);
         for (std::size_t e = first; e < end; ++e) {
           const float value = values(operation, rank)[e];
           const bool right = lost   ? value == 0
-                             : told ? value == mean_of(*told, e, options().ranks)
-                                    : is_some_mean(value, e, options().ranks);
+                             : told ? is(value, mean_of(*told, e, options().ranks))
+                                    : could_be_some_mean(value, e);
           if (!right) {
             return ", shard " + std::to_string(index) + " of rank " + std::to_string(owner) + ", packet " +
                    std::to_string(packet) + ": " + std::to_string(value) + (lost ? " is lost" : "") +

@@ -1,6 +1,6 @@
 // Bounded operations under everything at once, over many seeds: loss, reordering, duplication, delay spikes,
-// cut links, pauses, crashes and clocks of their own, with and without multicast. No operation exceeds its
-// bound, none hangs, no value is wrong.
+// cut links, pauses, crashes and clocks of their own, with and without multicast, as float32 and as bfloat16.
+// No operation exceeds its bound, none hangs, no value is wrong.
 #include "bounded_case.h"
 #include "loop_seeds.h"
 
@@ -34,6 +34,7 @@ Plan plan_for(std::uint64_t seed) {
   plan.loop.compute = random.duration_up_to(Duration::millis(3));
   plan.stream = random.chance(0.4) ? 1 : 0;
   plan.options.protocol.multicast = seed % 2 == 1;
+  plan.loop.narrow = seed % 5 == 2;
   if (seed % 8 == 1) {  // also with somebody whom the group does not reach, for a while or for good
     const Time begin = some_time(random);
     const auto rank = static_cast<Rank>(random.below(plan.options.ranks));

@@ -42,6 +42,7 @@ class TrainingLoop {
                                   const Contribution& contribution, Duration limit) {
     results_.assign(operations, std::vector<std::vector<float>>(options_.ranks));
     std::vector<std::vector<std::vector<float>>> buckets(operations);
+    std::vector<std::vector<std::byte>> rooms;  // what lies there must never be read
     std::vector<sim::Collective> collectives(operations);
     for (std::size_t i = 0; i < operations; ++i) {
       for (Rank rank = 0; rank < options_.ranks; ++rank) {
@@ -49,6 +50,10 @@ class TrainingLoop {
         auto& bucket = buckets[i].emplace_back(call.descriptor.elements);
         for (std::size_t e = 0; e < bucket.size(); ++e) bucket[e] = contribution(rank, e);
         call.data = reinterpret_cast<std::byte*>(bucket.data());
+        if (call.descriptor.dtype == DType::BFloat16) {
+          call.data = rooms.emplace_back(2 * bucket.size(), std::byte{0xee}).data();
+          call.wide = {bucket.data(), bucket.size(), 0};
+        }
         collectives[i].calls.push_back(call);
       }
     }
