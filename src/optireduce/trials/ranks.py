@@ -137,7 +137,9 @@ class Ranks:
         try:
             code = self.processes[rank].wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            raise RankFailed(f"rank {rank} was through, but did not end within {_END_SECONDS:.0f} s") from None
+            raise RankFailed(
+                f"rank {rank} was through, but did not end within {_END_SECONDS:.0f} s"
+            ) from None
         self._living.discard(rank)
         self._let_pass()
         if code != 0 and rank not in expected_dead:
