@@ -7,7 +7,7 @@ CORE := $(shell find cpp -name '*.cpp' -o -name '*.h') CMakeLists.txt pyproject.
 # Tools from the virtual environment (cmake, ninja, clang-format) before the system's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-cpp test-python lint format sanitize fuzz soak bench clean
+.PHONY: setup demo test test-cpp test-python lint format build-sanitized sanitize build-fuzz fuzz soak bench clean
 
 setup: $(STAMP)
 
@@ -37,17 +37,22 @@ test-python: setup
 
 # The core's own tests under ASan+UBSan, and under TSan those that have threads.
 THREADED := test_engine test_multicast_sockets
-sanitize: setup
-	cmake --preset asan && cmake --build --preset asan && ctest --preset asan -j 2
+build-sanitized: setup
+	cmake --preset asan && cmake --build --preset asan
 	cmake --preset tsan && cmake --build --preset tsan --target $(THREADED)
+
+sanitize: build-sanitized
+	ctest --preset asan -j 2
 	ctest --preset tsan -R "^($$(echo $(THREADED) | tr ' ' '|'))$$"
 
 # Hostile packets against the core, for FUZZ_SECONDS in all: with libFuzzer where there is clang, else with a driver
 # of our own (tests/fuzz).
 FUZZ_SECONDS ?= 60
 FUZZ_CXX := $(shell command -v clang++ || echo g++)
-fuzz: setup
+build-fuzz: setup
 	CXX=$(FUZZ_CXX) cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_decode fuzz_endpoint
+
+fuzz: build-fuzz
 	tests/fuzz/run decode $$(($(FUZZ_SECONDS) / 6))
 	tests/fuzz/run endpoint $$(($(FUZZ_SECONDS) - $(FUZZ_SECONDS) / 6))
 
