@@ -1,5 +1,6 @@
 #include "proto/buffer.h"
 
+#include <algorithm>
 #include <new>
 
 namespace optireduce {
@@ -30,23 +31,29 @@ void BufferRef::release() {
   if (block_ != nullptr && --block_->references == 0) block_->pool->give_back(block_);
 }
 
+void BufferPool::destroy(BufferRef::Block* block) {
+  ::operator delete(block, std::align_val_t{kAlignment});
+}
+
 BufferPool::~BufferPool() {
-  for (auto& list : free_) {
-    for (BufferRef::Block* block : list) ::operator delete(block, std::align_val_t{kAlignment});
+  for (FreeList& list : free_) {
+    for (BufferRef::Block* block : list.blocks) destroy(block);
   }
 }
 
 BufferRef BufferPool::take(std::size_t bytes) {
+  if (--takes_until_look_ == 0) let_idle_go();
   constexpr std::size_t kCapacities[] = {kSmall, kMedium, kLarge};
   const std::size_t capacity = kCapacities[class_of(bytes)];
-  auto& free_list = free_[class_of(bytes)];
+  FreeList& list = free_[class_of(bytes)];
   BufferRef::Block* block;
-  if (free_list.empty()) {
+  if (list.blocks.empty()) {
     void* memory = ::operator new(kAlignment + capacity, std::align_val_t{kAlignment});
     block = new (memory) BufferRef::Block{this, 0, static_cast<std::uint32_t>(capacity)};
   } else {
-    block = free_list.back();
-    free_list.pop_back();
+    block = list.blocks.back();
+    list.blocks.pop_back();
+    list.least = std::min(list.least, list.blocks.size());
   }
   block->references = 1;
   bytes_in_use_ += capacity;
@@ -55,12 +62,31 @@ BufferRef BufferPool::take(std::size_t bytes) {
 
 void BufferPool::give_back(BufferRef::Block* block) {
   bytes_in_use_ -= block->capacity;
-  auto& free_list = free_[class_of(block->capacity)];
-  if (free_list.size() < kMaxFreePerClass) {
-    free_list.push_back(block);
+  FreeList& list = free_[class_of(block->capacity)];
+  if (list.blocks.size() < kMaxFreePerClass) {
+    list.blocks.push_back(block);
   } else {
-    ::operator delete(block, std::align_val_t{kAlignment});
+    destroy(block);
   }
+}
+
+/// Half of those that nobody needed, the oldest: the next rush may come soon.
+void BufferPool::let_idle_go() {
+  takes_until_look_ = kTakesBetweenLooks;
+  for (FreeList& list : free_) {
+    const auto idle = static_cast<std::ptrdiff_t>((list.least + 1) / 2);
+    std::for_each(list.blocks.begin(), list.blocks.begin() + idle, destroy);
+    list.blocks.erase(list.blocks.begin(), list.blocks.begin() + idle);
+    list.least = list.blocks.size();
+  }
+}
+
+std::size_t BufferPool::bytes_free() const {
+  std::size_t bytes = 0;
+  for (const FreeList& list : free_) {
+    for (const BufferRef::Block* block : list.blocks) bytes += block->capacity;
+  }
+  return bytes;
 }
 
 }  // namespace optireduce

@@ -43,7 +43,8 @@ class BufferRef {
   Block* block_ = nullptr;
 };
 
-/// Keeps freed buffers, last in first out, because the last one is still in the cache.
+/// Keeps freed buffers, last in first out, because the last one is still in the cache. What a rush needed
+/// goes back to the system after it, little by little.
 class BufferPool {
  public:
   /// Room for the largest UDP datagram or GRO batch.
@@ -62,16 +63,30 @@ class BufferPool {
 
   /// Bytes in buffers that somebody holds.
   std::size_t bytes_in_use() const { return bytes_in_use_; }
+  /// Bytes in buffers that wait for their next use.
+  std::size_t bytes_free() const;
 
  private:
   friend class BufferRef;
   static constexpr std::size_t kMaxFreePerClass = 256;
+  /// So many buffers are taken from one look for idle ones to the next: some MB to some hundred MB of
+  /// packets.
+  static constexpr std::uint32_t kTakesBetweenLooks = 4096;
+
+  struct FreeList {
+    std::vector<BufferRef::Block*> blocks;
+    std::size_t least = 0;  // that there were since the last look: so many nobody needed
+  };
+
+  static void destroy(BufferRef::Block* block);
   void give_back(BufferRef::Block* block);
+  void let_idle_go();
 
   static std::size_t class_of(std::size_t bytes) { return bytes <= kSmall ? 0 : bytes <= kMedium ? 1 : 2; }
 
-  std::array<std::vector<BufferRef::Block*>, 3> free_;  // by class_of
+  std::array<FreeList, 3> free_;  // by class_of
   std::size_t bytes_in_use_ = 0;
+  std::uint32_t takes_until_look_ = kTakesBetweenLooks;
 };
 
 }  // namespace optireduce

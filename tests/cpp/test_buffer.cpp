@@ -47,6 +47,27 @@ TEST(a_freed_buffer_is_used_again) {
   CHECK_EQ(pool.take(BufferPool::kLarge).data(), large);
 }
 
+TEST(what_a_rush_needed_goes_back_after_it) {
+  BufferPool pool;
+  std::vector<BufferRef> rush;
+  for (int i = 0; i < 200; ++i) rush.push_back(pool.take(BufferPool::kLarge));
+  rush.clear();
+  CHECK_EQ(pool.bytes_free(), 200 * BufferPool::kLarge);
+  for (int i = 0; i < 100'000; ++i) pool.take(BufferPool::kLarge);
+  CHECK_EQ(pool.bytes_free(), BufferPool::kLarge);
+}
+
+TEST(what_is_needed_now_and_then_stays) {
+  BufferPool pool;
+  for (int again = 0; again < 100; ++again) {
+    std::vector<BufferRef> held;
+    for (int i = 0; i < 100; ++i) held.push_back(pool.take(BufferPool::kLarge));
+    held.clear();
+    for (int i = 0; i < 1'000; ++i) pool.take(BufferPool::kSmall);
+    CHECK(pool.bytes_free() >= 100 * BufferPool::kLarge);
+  }
+}
+
 TEST(references_may_be_assigned_to_themselves_and_moved) {
   BufferPool pool;
   BufferRef buffer = pool.take(10);
