@@ -56,6 +56,8 @@ struct EndpointConfig {
 
   Rank name_of(Rank place) const { return members.empty() ? place : members[place]; }
   Rank group_size() const { return group == 0 ? size : group; }
+  /// Whether its operations are parts of those of a larger group.
+  bool is_part() const { return size != group_size(); }
 
   /// What tells packets of this session from those of strangers and of older sessions.
   Seal seal;

@@ -122,9 +122,11 @@ void Endpoint::conclude(Time now, Operation& operation) {
     archive_.keep(operation, next_timestamp(now));
   Report report = report_of(now, operation);
   if (operation.descriptor().bounded) {
+    const bool mends = config_.bound.repair && config_.bound.late_repair && !operation.is_gather();
+    if (mends) late_.want(operation);
     operation.settle_losses(report);
+    if (mends) late_.lend(operation);
     learn(now, operation, report);
-    if (config_.bound.repair && config_.bound.late_repair && !operation.is_gather()) late_.want(operation);
     report.corrected_bytes =
         late_.correct(operation);  // ours alone: what others get has left, or is archived
     stats_.corrected_bytes += report.corrected_bytes;

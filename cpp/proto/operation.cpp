@@ -43,6 +43,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       me_(config.rank),
       size_(config.size),
       group_size_(config.group_size()),
+      is_part_(config.is_part()),
       stages_(config.stages),
       data_(data),
       wide_(options.wide, descriptor.dtype),
@@ -218,7 +219,7 @@ void Operation::exclude(Rank peer) {
 }
 
 std::uint32_t Operation::lost_to_us(std::uint32_t lacking) const {
-  const auto known = static_cast<std::uint32_t>(size_ == group_size_ ? excluded_.size() : 0);
+  const auto known = static_cast<std::uint32_t>(is_part() ? 0 : excluded_.size());
   return lacking > known ? lacking - known : 0;
 }
 
@@ -352,11 +353,24 @@ void Operation::settle_losses(Report& report) {
   report.contributions_lost_bytes = (lost + ranks - 1) / ranks;
 }
 
-void Operation::correct(Place place, const std::byte* correction) const {
-  if (wide_) return wide_.add(place, correction);
+void Operation::correct(Place place, const std::byte* correction, double factor) const {
+  if (wide_) return wide_.add(place, correction, static_cast<float>(factor));
+  const std::size_t elements = place.bytes / size_of(descriptor_.dtype);
+  std::vector<std::byte> scaled(place.bytes);
+  reduce(descriptor_.dtype, std::array{correction}, 1.0 / factor, scaled.data(), elements);
   std::byte* const result = data_ + place.begin;
-  const std::array<const std::byte*, 2> inputs{result, correction};
-  reduce(descriptor_.dtype, inputs, 1.0, result, place.bytes / size_of(descriptor_.dtype));
+  const std::array<const std::byte*, 2> inputs{result, scaled.data()};
+  reduce(descriptor_.dtype, inputs, 1.0, result, elements);
+}
+
+std::vector<std::byte> Operation::contribution(Place place) const {
+  std::vector<std::byte> ours(place.bytes);
+  if (wide_) {
+    wide_.narrow(place, ours.data());
+  } else {
+    std::copy_n(data_ + place.begin, place.bytes, ours.begin());
+  }
+  return ours;
 }
 
 double Operation::arrived_share() const {

@@ -60,8 +60,10 @@ class Operation {
   Time deadline() const { return deadline_; }
   std::size_t bytes() const { return schedule_.bytes(); }
   Rank size() const { return size_; }
-  /// Adds to what this place of the result is here.
-  void correct(Place place, const std::byte* correction) const;
+  /// Adds so many times `correction`, in the form that travels, to what this place of the result is here.
+  void correct(Place place, const std::byte* correction, double factor) const;
+  /// What we contribute at that place, in the form that travels; while nothing has been placed there.
+  std::vector<std::byte> contribution(Place place) const;
   std::uint32_t stream() const { return stream_; }
   std::size_t patience_bytes() const { return patience_bytes_; }
   bool repairs() const { return repairs_; }
@@ -74,6 +76,8 @@ class Operation {
   /// A gather by itself, not a part of an all-reduce: what does not come keeps its value.
   bool is_gather() const { return descriptor_.op == ReduceOp::Gather; }
   Stages stages() const { return stages_; }
+  /// One of several that make up an all-reduce.
+  bool is_part() const { return is_part_; }
 
   Rank owned_index() const { return schedule_.shard_of(me_); }
   Rank foreign_index(Rank owner) const { return schedule_.shard_of(owner); }
@@ -185,6 +189,7 @@ class Operation {
   Rank me_;
   Rank size_;
   Rank group_size_;
+  bool is_part_;
   Stages stages_;
   std::byte* data_;
   Wide wide_;

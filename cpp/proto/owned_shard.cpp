@@ -14,7 +14,7 @@ OwnedShard::OwnedShard(const Shard& shard, const Descriptor& descriptor, const E
       me_(config.rank),
       size_(config.size),
       stages_(config.stages),
-      is_part_(!config.members.empty()),
+      is_part_(config.is_part()),
       weight_unit_(config.weight_unit),
       descriptor_(descriptor),
       data_(data + shard.begin),

@@ -73,9 +73,9 @@ void Wide::widen(Place place, const std::byte* narrow) const {
   });
 }
 
-void Wide::add(Place place, const std::byte* narrow) const {
-  decode_in_tiles(place, narrow, [](std::span<float> values, const float* decoded) {
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] += decoded[i];
+void Wide::add(Place place, const std::byte* narrow, float factor) const {
+  decode_in_tiles(place, narrow, [factor](std::span<float> values, const float* decoded) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += factor * decoded[i];
   });
 }
 

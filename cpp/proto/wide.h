@@ -36,10 +36,10 @@ class Wide {
 
   /// Rounds our values of that place to `narrow`.
   void narrow(Place place, std::byte* narrow) const;
-  /// They become, or are increased by, what `narrow` stands for, which needs no alignment. Call
+  /// They become, or are increased by so many times, what `narrow` stands for, which needs no alignment. Call
   /// finish_streaming() after the last widen() and before telling another thread.
   void widen(Place place, const std::byte* narrow) const;
-  void add(Place place, const std::byte* narrow) const;
+  void add(Place place, const std::byte* narrow, float factor) const;
   void zero(Place place) const;
   /// Our values and the narrow inputs are added up, divided and rounded once, to `narrow`; then ours become
   /// what it stands for.

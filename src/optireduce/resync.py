@@ -70,7 +70,7 @@ class Resync:
         if len(tensors) != self._count:
             self._lay_out(tensors)
         window = self._windows.window(self._step)
-        buffer = torch.zeros(self._windows.size(self._step), dtype=torch.float64)
+        buffer = torch.zeros(self._windows.size, dtype=torch.float64)
         self._step += 1
         self._replica.read(window, buffer)
         operation = self._transport.start(

@@ -134,23 +134,30 @@ class Loop : public TrainingLoop {
     return who;
   }
 
-  /// A rank may have less than the sum of what the owners made of an element, by what it was told is missing;
-  /// never more.
+  /// How far a rank may be from the sum of what the owners made of an element: `most` below it, where nothing
+  /// stands in for what it was told is missing; or `ahead`, where what stands in is larger.
+  struct Allowed {
+    double most = 0;
+    double ahead = 0;
+  };
+
   std::string why_sums_are_wrong() const {
     for (Rank rank = 0; rank < options().ranks; ++rank) {
-      std::vector<double> behind(loop_.elements, 0), missing(loop_.elements, 0);
+      std::vector<double> behind(loop_.elements, 0);
+      std::vector<Allowed> allowed(loop_.elements);
       for (std::size_t i = 0; i < result().reports.size(); ++i) {
         if (!has_report(i, rank) || report(i, rank).error != ErrorCode::None) return "";
-        if (!add_up(i, rank, behind, missing)) return "";
+        if (!add_up(i, rank, behind, allowed)) return "";
       }
       for (std::size_t e = 0; e < loop_.elements; ++e) {
         const double largest = 7.0 * (1 << options().ranks);
         const double rounding =
             static_cast<double>(kBfloat16Rounding) * static_cast<double>(result().reports.size());
         const double tolerance = loop_.narrow ? largest * rounding : 1e-4 * (1 << options().ranks);
-        if (behind[e] < -tolerance || behind[e] > missing[e] + tolerance)
+        if (behind[e] < -allowed[e].ahead - tolerance || behind[e] > allowed[e].most + tolerance)
           return "element " + std::to_string(e) + " of rank " + std::to_string(rank) + " is behind by " +
-                 std::to_string(behind[e]) + ", reported missing: " + std::to_string(missing[e]);
+                 std::to_string(behind[e]) + ", reported missing: " + std::to_string(allowed[e].most) +
+                 ", ahead at most " + std::to_string(allowed[e].ahead);
       }
     }
     return "";
@@ -158,7 +165,7 @@ class Loop : public TrainingLoop {
 
   /// False if an owner did not live to tell what it made.
   bool add_up(std::size_t operation, Rank rank, std::vector<double>& behind,
-              std::vector<double>& missing) const {
+              std::vector<Allowed>& allowed) const {
     const Descriptor descriptor = descriptor_of(loop_);
     const Schedule schedule(descriptor, report(operation, rank).operation, options().ranks,
                             options().protocol.payload_bytes, sim::seal_of(options(), 0).shared_number());
@@ -175,7 +182,10 @@ class Loop : public TrainingLoop {
              ++e) {
           const double made = mean_of(*told, e, options().ranks);
           behind[e] += made - static_cast<double>(values(operation, rank)[e]);
-          if (lost) missing[e] += made;
+          if (!lost) continue;
+          const double lent = contribution(rank, e) / std::sqrt(options().ranks);
+          allowed[e].most += made;
+          allowed[e].ahead += std::max(0.0, lent - made);
         }
       }
     }

@@ -201,10 +201,12 @@ TEST(what_comes_late_is_added_where_this_rank_is_the_owner_now) {
     CHECK(corrected > 0);
     for (Rank rank = 0; rank < 2; ++rank) {
       const std::vector<bool> missing = group.missing(rank, kCount);
-      std::size_t wrong = 0;
-      for (std::size_t i = 0; i < kCount; ++i)
-        wrong += totals[rank][i] != 127.0F * static_cast<float>(kSteps - (missing[i] ? 1 : 0)) ? 1 : 0;
-      CHECK_EQ(wrong, std::size_t{0});
+      double error = 0;
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const double updates = kSteps - (missing[i] ? 1 - std::sqrt(0.5) : 0);  // a loan stands in for one
+        error = std::max(error, std::abs(totals[rank][i] - 127 * updates));
+      }
+      CHECK(error < 127 * 1e-4);
     }
   }
 }

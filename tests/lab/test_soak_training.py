@@ -42,19 +42,28 @@ def test_the_mean_of_all_is_right_to_the_last_bit(ranks: int) -> None:
     total = sum(contribution(rank, ELEMENTS, STEP) for rank in range(ranks))
     mean = torch.from_numpy(np.asarray(total / np.float32(ranks)))
     values = mean.to(torch.bfloat16).to(torch.float32).numpy()
-    assert wrong_gradients(values, ranks, report()) == 0
+    assert wrong_gradients(values, 0, ranks, report()) == 0
     values[7] *= 1 + np.float32(2.0**-20)
-    assert wrong_gradients(values, ranks, report()) == 1
+    assert wrong_gradients(values, 0, ranks, report()) == 1
 
 
 def test_a_loss_that_the_report_owns_up_to_is_right() -> None:
     values = gradient_of(ALL)
     values[:10] = 0
-    assert wrong_gradients(values, RANKS, report(reduced_lost_bytes=10 * VALUE_BYTES)) == 0
-    assert wrong_gradients(values, RANKS, report(reduced_lost_bytes=9 * VALUE_BYTES)) == 1
+    assert wrong_gradients(values, 0, RANKS, report(reduced_lost_bytes=10 * VALUE_BYTES)) == 0
+    assert wrong_gradients(values, 0, RANKS, report(reduced_lost_bytes=9 * VALUE_BYTES)) == 1
     for some in ((0, 1, 2), (1, 2, 3), (0, 3), (2,)):
-        assert wrong_gradients(gradient_of(some), RANKS, report(contributions_lost_bytes=2)) == 0
-        assert wrong_gradients(gradient_of(some), RANKS, report(absent=(3,))) == 0
+        assert wrong_gradients(gradient_of(some), 0, RANKS, report(contributions_lost_bytes=2)) == 0
+        assert wrong_gradients(gradient_of(some), 0, RANKS, report(absent=(3,))) == 0
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 8])  # for 4 the share is what a mean of this rank alone would be
+def test_a_share_of_the_own_gradient_stands_in_for_what_is_lost(ranks: int) -> None:
+    mean = sum(contribution(rank, ELEMENTS, STEP) for rank in range(ranks)) / np.float32(ranks)
+    values = as_bfloat16(np.asarray(mean))
+    values[:10] = contribution(2, 10, STEP) / np.float32(np.sqrt(ranks))
+    for rank, lost, wrong in ((2, 10, 0), (2, 9, 1), (1, 10, 10)):
+        assert wrong_gradients(values, rank, ranks, report(reduced_lost_bytes=lost * VALUE_BYTES)) == wrong
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,7 @@ def test_a_loss_that_the_report_owns_up_to_is_right() -> None:
     ],
 )
 def test_what_the_report_does_not_explain_is_wrong(spoiled: Floats) -> None:
-    assert wrong_gradients(spoiled, RANKS, report()) == ELEMENTS
+    assert wrong_gradients(spoiled, 0, RANKS, report()) == ELEMENTS
 
 
 @pytest.mark.parametrize("lost", [0, 20])
@@ -76,7 +85,7 @@ def test_what_came_late_may_be_in_as_many_values_as_the_report_says(lost: int) -
 
     def wrong(late: int) -> int:
         said = {"contributions_lost_bytes": lost, "corrected_bytes": late * VALUE_BYTES}
-        return wrong_gradients(values, RANKS, report(**said))
+        return wrong_gradients(values, 0, RANKS, report(**said))
 
     assert wrong(late=0) > 0
     assert wrong(late=40) == 0
@@ -85,7 +94,7 @@ def test_what_came_late_may_be_in_as_many_values_as_the_report_says(lost: int) -
 def test_a_value_from_nowhere_is_wrong_whatever_was_lost() -> None:
     values = gradient_of(ALL)
     values[5] *= np.float32(1.01)
-    assert wrong_gradients(values, RANKS, report(contributions_lost_bytes=50, reduced_lost_bytes=50)) == 1
+    assert wrong_gradients(values, 0, RANKS, report(contributions_lost_bytes=50, reduced_lost_bytes=50)) == 1
 
 
 def test_the_gradients_of_the_exercise_are_what_was_given() -> None:

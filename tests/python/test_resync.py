@@ -11,38 +11,27 @@ from optireduce.replica import Replica
 from optireduce.resync import effective_steps
 from optireduce.resync_windows import ResyncWindows
 
-_MOST_STEPS = 60
-_FULL_LENGTH_AFTER = 9 * _MOST_STEPS
-
 
 @given(
     elements=st.integers(1, 5_000),
     ranks=st.integers(1, 9),
-    steps=st.integers(1, _MOST_STEPS),
+    steps=st.integers(1, 60),
     least=st.integers(1, 50),
 )
 @settings(deadline=None)  # of a busy machine it would tell nothing else
 def test_every_element_is_visited_once_a_round(elements: int, ranks: int, steps: int, least: int) -> None:
     windows = ResyncWindows(elements, ranks, steps, least)
     step = 0
-    while step <= _FULL_LENGTH_AFTER:
+    for _ in range(3):
         begin, expected = step, 0
         while expected < elements:  # windows follow each other
             window = windows.window(step)
             assert window.start == expected < window.stop
-            assert window.stop - window.start <= windows.size(step)
-            assert windows.size(step) % ranks == 0
+            assert window.stop - window.start <= windows.size
             expected = window.stop
             step += 1
         assert step - begin <= steps
-    assert windows.size(step) == windows.size(10**6)
-
-
-def test_the_first_rounds_are_short() -> None:
-    """Adam's first steps move parameters far: replicas that lost something then are brought together soon."""
-    windows = ResyncWindows(elements=1_000_000, ranks=8, steps=50)
-    starts = [step for step in range(200) if windows.window(step).start == 0]
-    assert starts == [*range(0, 50, 5), 50, 56, 63, 70, 78, 87, 97, 109, 122, 137, 154, 173, 194]
+    assert windows.size % ranks == 0
 
 
 def test_a_round_is_never_longer_than_asked_for() -> None:
@@ -53,7 +42,7 @@ def test_a_round_is_never_longer_than_asked_for() -> None:
 def test_a_quarter_of_a_percent_of_the_traffic() -> None:
     """An all-reduce moves every word twice, a resync once."""
     windows = ResyncWindows(elements=1_000_000, ranks=8, steps=200)
-    assert windows.size(10_000) / (2 * windows.elements) == pytest.approx(0.0025)
+    assert windows.size / (2 * windows.elements) == pytest.approx(0.0025)
 
 
 def test_windows_of_nothing_are_refused() -> None:

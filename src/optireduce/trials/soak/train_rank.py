@@ -50,7 +50,7 @@ class Training:
     def __init__(self, seat: Seat, ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
         self._ddp, self._optimizer = ddp, optimizer
         self._exercise: Exercise = ddp.module
-        self._ranks, elements = len(seat.addresses), seat.size // 4
+        self._rank, self._ranks, elements = seat.rank, len(seat.addresses), seat.size // 4
         self._given = [
             torch.split(torch.from_numpy(contribution(seat.rank, elements, step)), parameter_sizes(elements))
             for step in range(PERIOD)
@@ -73,7 +73,7 @@ class Training:
 
     def wrong_values(self) -> int:
         """In the gradients."""
-        return wrong_gradients(self._gradients, self._ranks, self._report())
+        return wrong_gradients(self._gradients, self._rank, self._ranks, self._report())
 
     def whose_values(self) -> str:
         """In the gradients."""

@@ -51,14 +51,17 @@ def wrong_values(values: Floats, ranks: int, report: Report) -> int:
     return max(wrong, unreported, incomplete)
 
 
-def wrong_gradients(values: Floats, ranks: int, report: StepReport) -> int:
-    """The same for gradients through attach() between hosts. They travel as bfloat16, and what earlier steps
-    had lost may have been added to as many values as the report says."""
+def wrong_gradients(values: Floats, rank: int, ranks: int, report: StepReport) -> int:
+    """The same for gradients through attach() between hosts, on one rank. They travel as bfloat16; for what
+    is lost, a share of the rank's own gradient stands in, or zero; and what earlier steps had lost may have
+    been added to as many values as the report says."""
     value_bytes = report.bytes // values.size
     late = report.corrected_bytes // value_bytes
     found = contributors(values, ranks, report.step, _BFLOAT16)
-    wrong = int(np.count_nonzero(found == NOBODY)) - late
-    unreported = int(np.count_nonzero(values == 0)) - report.reduced_lost_bytes // value_bytes
+    lent = contribution(rank, values.size, report.step) / np.float32(np.sqrt(ranks))
+    missing = (values == 0) | ((found == NOBODY) & np.isclose(values, lent, rtol=_BFLOAT16, atol=0.0))
+    wrong = int(np.count_nonzero((found == NOBODY) & ~missing)) - late
+    unreported = int(np.count_nonzero(missing)) - report.reduced_lost_bytes // value_bytes
     whole = not report.lost_bytes and not report.absent
     different = int(np.count_nonzero(values != _mean_of_all(values.size, ranks, report.step)))
     return max(0, wrong, unreported, different - late if whole else 0)
