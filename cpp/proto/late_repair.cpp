@@ -24,8 +24,13 @@ void LateRepair::want(const Operation& operation) {
   for (Rank owner = 0; owner < operation.size(); ++owner) {
     const ForeignShard& foreign = operation.foreign(owner);
     if (!operation.still_open(owner)) continue;
-    Wanted wanted{operation.stream(), operation.descriptor(), operation.foreign_index(owner), foreign.shard(),
-                  foreign.flow(),     lent_share(operation),  {}};
+    Wanted wanted{operation.stream(),
+                  operation.descriptor(),
+                  operation.foreign_index(owner),
+                  foreign.shard(),
+                  foreign.flow(),
+                  lent_share(operation),
+                  {}};
     note_loans(operation, wanted);
     wanted.flow.hurry();
     wanted_.emplace(Key{operation.number(), owner}, std::move(wanted));

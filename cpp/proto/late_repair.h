@@ -18,12 +18,12 @@ namespace optireduce {
 
 class LateRepair {
  public:
-  /// `limit_bytes`: of loans, and of packets that have come and wait for the next operation. Beyond half of it
-  /// nothing is lent, beyond all of it new packets are dropped.
+  /// `limit_bytes`: of loans, and of packets that have come and wait for the next operation. Beyond half of
+  /// it nothing is lent, beyond all of it new packets are dropped.
   explicit LateRepair(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  /// Wants what `operation`, which is over, lacks, and notes what we contributed there: call it before that is
-  /// overwritten. Only operations of a stream can be corrected later.
+  /// Wants what `operation`, which is over, lacks, and notes what we contributed there: call it before that
+  /// is overwritten. Only operations of a stream can be corrected later.
   void want(const Operation& operation);
   /// Puts the loans into the operation's result, where zeros are.
   void lend(const Operation& operation) const;

@@ -74,8 +74,7 @@ struct Training {
     for (Rank rank = 0; rank < ranks; ++rank) {
       const std::vector<bool> still_missing = missing(rank);
       for (std::uint32_t i = 0; i < kElements; ++i)
-        most =
-            std::max(most, std::abs(steps - (still_missing[i] ? 1 - lent : 0) - double{totals[rank][i]}));
+        most = std::max(most, std::abs(steps - (still_missing[i] ? 1 - lent : 0) - double{totals[rank][i]}));
     }
     return most;
   }
