@@ -97,7 +97,8 @@ class Config:
     late_repair: bool = True
     """Fetch what was missing at a deadline afterwards, and add it to the next gradient of the same bucket
     (through attach() only, and not without ``repair``): replicas get the same updates, some one step later.
-    False: what a rank missed stays missing there, and replicas drift apart."""
+    Until then a share of the rank's own gradient stands in for it. False: what a rank missed is zero and stays
+    missing there, and replicas drift apart."""
 
     shuffle: bool = True
     """Send the packets of operations with a deadline in another order each time, so that what comes too late
@@ -107,8 +108,7 @@ class Config:
     """With attach(..., optimizer=...): every parameter is sent again and adopted by all ranks once in so many
     steps, 1/N of it by each rank, a little in every step. Fewer keep replicas closer together and send more
     (50: 1 % of the traffic; 200: 0.25 %, which was too slow for the first steps of a training with Adam).
-    Early in a training rounds are shorter, an eighth of the steps so far, 5 at least. 0: never, and they
-    drift apart."""
+    0: never, and they drift apart."""
 
     resync_optimizer: bool = False
     """Send the optimizer's state (momentum and the like) in the same way. Costs as much again for each of its
