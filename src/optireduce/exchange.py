@@ -10,12 +10,13 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from .errors import ConnectError, OptiReduceError
-from .rendezvous import Store
+from .rendezvous import Store, TcpStore
 
 # Ranks other than 0 wait a little longer, so that rank 0's account of who is missing still reaches them.
 _GRACE_SECONDS = 2.0
 # When one rank has used up the time, the others are still asked whether they are there already.
 _GLANCE_SECONDS = 0.05
+_NOTHING = b"null"  # as JSON
 
 
 class Exchange(Protocol):
@@ -90,8 +91,13 @@ class StoreExchange:
                 self._publish(f"{self._prefix}/{index - 1}/{name}", None)
 
     def leave(self, timeout_seconds: float) -> None:
-        """Rank 0 returns when nobody needs the store any more, so that whoever serves it may stop."""
-        self._publish(f"{self._prefix}/left/{self.rank}", None)
+        """Of a store that rank 0 serves: rank 0 returns when nobody needs it any more, so that it may stop;
+        the others when it has, where the store can tell."""
+        key = f"{self._prefix}/left/{self.rank}"
+        if self.rank != 0 and isinstance(self._store, TcpStore):
+            self._store.set_last(key, _NOTHING, timeout_seconds)
+        else:
+            self._publish(key, None)
         if self.rank == 0:
             self._collect(f"{self._prefix}/left", timeout_seconds)
 

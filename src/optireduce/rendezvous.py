@@ -5,7 +5,7 @@ nothing a stranger opens stays open: a request must arrive within a few seconds,
 bytes get an error answer. The store is not secret: it must run inside the trusted network, as torch's own
 store does.
 
-Request:  kind (1 byte, S or G), timeout in ms (u32), key length (u16), value length (u32), key, value
+Request:  kind (1 byte, S, L or G), timeout in ms (u32), key length (u16), value length (u32), key, value
 Answer:   status (1 byte), value length (u32), value
 """
 
@@ -25,7 +25,7 @@ from .errors import ConnectError
 
 _REQUEST = struct.Struct("!cIHI")
 _ANSWER = struct.Struct("!BI")
-_SET, _GET = b"S", b"G"
+_SET, _SET_LAST, _GET = b"S", b"L", b"G"
 _OK, _TIMED_OUT, _REFUSED = range(3)
 
 _MAX_KEY_BYTES = 512
@@ -75,6 +75,12 @@ class TcpStore:
         """Publish ``value``; a later value replaces it."""
         self._request(_SET, key, value, self._timeout_seconds)
 
+    def set_last(self, key: str, value: bytes, timeout_seconds: float) -> None:
+        """Publish ``value`` and wait until nobody serves the store any more, or for so long: who comes back to
+        its address then finds the next one there, not this."""
+        with contextlib.suppress(TimeoutError, ConnectError, OSError):  # its process may have ended
+            self._request(_SET_LAST, key, value, timeout_seconds)
+
     def get(self, key: str, /) -> bytes:
         """The key's value, waiting for it; TimeoutError when nobody publishes it in time."""
         return self._request(_GET, key, b"", self._timeout_seconds)
@@ -86,7 +92,7 @@ class TcpStore:
             self._request(_GET, key, b"", max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Stop serving. Others' requests fail from here on."""
+        """Stop serving. Others' requests fail from here on, and set_last() returns."""
         if self._server is not None:
             self._server.stop()
 
@@ -135,6 +141,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self.address_family = socket.AF_INET6
         self._values: dict[bytes, bytes] = {}
         self._changed = threading.Condition()
+        self._closed = threading.Event()
         self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__((host, port), _Request)
         self._thread = threading.Thread(
@@ -167,9 +174,13 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._changed.wait_for(lambda: key in self._values, min(timeout, _MAX_WAIT_SECONDS))
             return self._values.get(key)
 
+    def wait_until_closed(self, timeout: float) -> bool:
+        return self._closed.wait(min(timeout, _MAX_WAIT_SECONDS))
+
     def stop(self) -> None:
         self.shutdown()
         self.server_close()
+        self._closed.set()
         self._thread.join(_REQUEST_SECONDS)
 
 
@@ -186,9 +197,11 @@ class _Request(socketserver.BaseRequestHandler):
             return self._answer(_REFUSED, b"key or value too long")
         key = _receive(self.request, key_length)
         value = _receive(self.request, value_length)
-        if kind == _SET:
-            stored = self.server.put(key, value)
-            return self._answer(_OK, b"") if stored else self._answer(_REFUSED, b"too many keys")
+        if kind in (_SET, _SET_LAST):
+            if not self.server.put(key, value):
+                return self._answer(_REFUSED, b"too many keys")
+            over = kind == _SET or self.server.wait_until_closed(wait_ms / 1000)
+            return self._answer(_OK if over else _TIMED_OUT, b"")
         if kind == _GET:
             found = self.server.wait_for(key, wait_ms / 1000)
             return self._answer(_TIMED_OUT, b"") if found is None else self._answer(_OK, found)

@@ -197,6 +197,18 @@ def test_address_as_store_and_again_on_the_same_port() -> None:
     assert results(3, body) == [3.0] * 3
 
 
+def test_group_after_group_at_one_address() -> None:
+    """A rank that has formed one must not look for the next in the store of the last."""
+    port = free_port()
+
+    def body(rank: int) -> int:
+        for _ in range(20):
+            Communicator(rank, 3, f"127.0.0.1:{port}", LOOPBACK).close()
+        return rank
+
+    assert results(3, body) == [0, 1, 2]
+
+
 def _has_ipv6_loopback() -> bool:
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:

@@ -153,3 +153,23 @@ def test_rank_0_stays_until_all_others_have_left() -> None:
     assert not returned.wait(0.2)
     exchanges[1].leave(10.0)
     assert returned.wait(10.0)
+
+
+def test_who_publishes_last_waits_until_the_store_is_closed() -> None:
+    served = TcpStore("127.0.0.1", 0, serve=True, timeout_seconds=10.0)
+    returned = threading.Event()
+
+    def leave() -> None:
+        client(served).set_last("left", b"1", 10.0)
+        returned.set()
+
+    threading.Thread(target=leave, daemon=True).start()
+    assert served.get("left") == b"1"
+    assert not returned.wait(0.2)
+    served.close()
+    assert returned.wait(10.0)
+
+
+def test_a_store_that_is_never_closed_is_not_waited_for_for_ever(store: TcpStore) -> None:
+    client(store).set_last("left", b"1", 0.05)
+    assert store.get("left") == b"1"
