@@ -97,8 +97,8 @@ class Config:
     late_repair: bool = True
     """Fetch what was missing at a deadline afterwards, and add it to the next gradient of the same bucket
     (through attach() only, and not without ``repair``): replicas get the same updates, some one step later.
-    Until then a share of the rank's own gradient stands in for it. False: what a rank missed is zero and stays
-    missing there, and replicas drift apart."""
+    Until then a share of the rank's own gradient stands in for it. False: what a rank missed is zero and
+    stays missing there, and replicas drift apart."""
 
     shuffle: bool = True
     """Send the packets of operations with a deadline in another order each time, so that what comes too late

@@ -76,8 +76,8 @@ class TcpStore:
         self._request(_SET, key, value, self._timeout_seconds)
 
     def set_last(self, key: str, value: bytes, timeout_seconds: float) -> None:
-        """Publish ``value`` and wait until nobody serves the store any more, or for so long: who comes back to
-        its address then finds the next one there, not this."""
+        """Publish ``value`` and wait until nobody serves the store any more, or for so long: who comes back
+        to its address then finds the next one there, not this."""
         with contextlib.suppress(TimeoutError, ConnectError, OSError):  # its process may have ended
             self._request(_SET_LAST, key, value, timeout_seconds)
 
