@@ -1,5 +1,8 @@
 #include "proto/buffer.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <new>
 
@@ -8,6 +11,15 @@ namespace {
 
 constexpr std::size_t kAlignment =
     64;  // the block's header takes one cache line, the data starts on the next
+
+/// An allocator that gets memory back keeps its pages, unless all that was allocated after it is free too.
+void give_pages_back(std::byte* data, std::size_t bytes) {
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t end = (begin + bytes) / page * page;
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+}
 
 }  // namespace
 
@@ -32,6 +44,7 @@ void BufferRef::release() {
 }
 
 void BufferPool::destroy(BufferRef::Block* block) {
+  give_pages_back(reinterpret_cast<std::byte*>(block) + kAlignment, block->capacity);
   ::operator delete(block, std::align_val_t{kAlignment});
 }
 

@@ -1,6 +1,10 @@
 // Pooled buffers: counted, reused, and never given back twice (the address sanitizer watches).
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -55,6 +59,33 @@ TEST(what_a_rush_needed_goes_back_after_it) {
   CHECK_EQ(pool.bytes_free(), 200 * BufferPool::kLarge);
   for (int i = 0; i < 100'000; ++i) pool.take(BufferPool::kLarge);
   CHECK_EQ(pool.bytes_free(), BufferPool::kLarge);
+}
+
+namespace {
+
+/// Of this process, in bytes.
+std::size_t resident() {
+  std::size_t all = 0, pages = 0;
+  std::ifstream("/proc/self/statm") >> all >> pages;
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+TEST(the_pages_of_what_goes_back_are_the_systems_again) {
+  const std::size_t before = resident();
+  BufferPool pool;
+  std::vector<BufferRef> rush;
+  std::vector<std::unique_ptr<int>> pins;  // in between: an allocator alone would keep the pages
+  for (int i = 0; i < 200; ++i) {
+    rush.push_back(pool.take(BufferPool::kLarge));
+    std::memset(rush.back().data(), 1, rush.back().capacity());
+    pins.push_back(std::make_unique<int>(i));
+  }
+  rush.clear();
+  CHECK(resident() > before + 150 * BufferPool::kLarge);
+  for (int i = 0; i < 100'000; ++i) pool.take(BufferPool::kLarge);
+  CHECK(resident() < before + 50 * BufferPool::kLarge);
 }
 
 TEST(what_is_needed_now_and_then_stays) {
