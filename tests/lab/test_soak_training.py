@@ -10,6 +10,7 @@ from labs import needs_a_lab
 from optireduce.lab import Lab
 from optireduce.report import StepReport
 from optireduce.trials.soak.faults import ENDINGS, ending
+from optireduce.trials.soak.loop import resident_bytes
 from optireduce.trials.soak.plan import ALL_REDUCES, TRAINING, SoakPlan
 from optireduce.trials.soak.run import run_chapter
 from optireduce.trials.soak.train_rank import Exercise, parameter_sizes
@@ -131,3 +132,12 @@ def test_training_goes_on_under_faults_and_without_a_killed_rank() -> None:
         assert story.operations > story.operations_at_loss > 0
         assert story.lost_bytes > 0  # what the killed rank would have reduced
         assert story.drift is not None
+
+
+def test_memory_that_was_freed_is_not_held() -> None:
+    before = resident_bytes()
+    blocks = [bytes(1_000) for _ in range(50_000)]
+    assert resident_bytes() > before + 40_000_000
+    blocks = blocks[::100]  # what is left lies all over the allocator's memory
+    assert resident_bytes() < before + 10_000_000
+    assert len(blocks) == 500
