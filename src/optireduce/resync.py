@@ -1,6 +1,6 @@
 """The slow resync: in every step a small part of the parameters is sent by the rank that is its source in
 this step, and adopted by all others, so that replicas cannot drift apart for ever, whatever was lost and
-whatever the optimizer does with gradients.
+whatever the optimizer does with gradients. Or all of them at once, when somebody wants them equal now.
 
 A part is read when a backward pass begins and adopted before the optimizer's next step. In between nobody
 changes parameters, so what is adopted is exact; and the exchange overlaps with the backward pass.
@@ -16,16 +16,28 @@ from typing import NamedTuple
 import torch
 
 from .dtypes import DTYPES, GATHER
-from .replica import Difference, Replica
+from .replica import WORD_BYTES, Difference, Replica
 from .resync_windows import ResyncWindows
 from .transport import Operation, Transport
 
 _REPAIRED_STEPS, _UNREPAIRED_STEPS = 10**9, 50
+# When all parts are wanted: so many at once, because more would be a second copy of a large model; and with
+# the deadline of something so much larger, which bursts do not reach and a dead rank does not extend.
+_MOST_BYTES_AT_ONCE = 64 << 20
+_PATIENCE, _LEAST_PATIENCE_BYTES = 10, 8 << 20
 
 
 def effective_steps(resync_steps: int, late_repair: bool) -> int:
     """Without late repair replicas drift faster, and are brought together more often."""
     return min(resync_steps, _REPAIRED_STEPS if late_repair else _UNREPAIRED_STEPS)
+
+
+class _Part(NamedTuple):
+    """Of the parameters, on its way."""
+
+    operation: Operation
+    window: slice
+    buffer: torch.Tensor
 
 
 class _Found(NamedTuple):
@@ -47,7 +59,7 @@ class Resync:
         self._tensors = tensors
         self._count = -1
         self._step = 0
-        self._under_way: tuple[Operation, slice, torch.Tensor] | None = None
+        self._under_way: _Part | None = None
         self._found: deque[_Found] = deque()  # in the last full round
         self._words_found = 0
         self._replica_words = 1
@@ -66,12 +78,31 @@ class Resync:
     def begin(self) -> None:
         """Send and request this step's part. To be called on every rank, in the same order among all
         operations."""
-        tensors = list(self._tensors())
-        if len(tensors) != self._count:
-            self._lay_out(tensors)
-        window = self._windows.window(self._step)
-        buffer = torch.zeros(self._windows.size, dtype=torch.float64)
+        self._look_at_tensors()
+        self._under_way = self._send(self._windows, self._step)
         self._step += 1
+
+    def adopt(self) -> None:
+        """Wait for the part that is under way and put it in place. Only while nobody computes with the
+        parameters."""
+        if self._under_way is not None:
+            part, self._under_way = self._under_way, None
+            self._put(part)
+
+    def everything(self) -> bool:
+        """Send and adopt all parts now, with patience; whether all of them came. The same conditions as for
+        begin() and adopt()."""
+        self.adopt()
+        self._look_at_tensors()
+        rounds = -(-self._replica_words * WORD_BYTES // _MOST_BYTES_AT_ONCE)
+        windows = ResyncWindows(self._replica_words, self._transport.size, rounds)
+        patience = _LEAST_PATIENCE_BYTES + _PATIENCE * windows.size * WORD_BYTES
+        came = [self._put(self._send(windows, index, patience)) for index in range(windows.count)]
+        return all(came)
+
+    def _send(self, windows: ResyncWindows, index: int, patience_bytes: int = 0) -> _Part:
+        window = windows.window(index)
+        buffer = torch.zeros(windows.size, dtype=torch.float64)
         self._replica.read(window, buffer)
         operation = self._transport.start(
             buffer.data_ptr(),
@@ -80,21 +111,19 @@ class Resync:
             GATHER,
             gradient=True,
             repairs=True,
+            patience_bytes=patience_bytes,
             keep_alive=buffer,
         )
-        self._under_way = (operation, window, buffer)
+        return _Part(operation, window, buffer)
 
-    def adopt(self) -> None:
-        """Wait for the part that is under way and put it in place. Only while nobody computes with the
-        parameters."""
-        if self._under_way is None:
-            return
-        operation, window, buffer = self._under_way
-        self._under_way = None
-        operation.wait()
-        operation.result()
+    def _put(self, part: _Part) -> bool:
+        """Whether all of it came; what did not keeps its value."""
+        part.operation.wait()
+        report = part.operation.result()
         with torch.no_grad():
-            self._note(_Found(window.stop - window.start, self._replica.write(window, buffer)))
+            difference = self._replica.write(part.window, part.buffer)
+        self._note(_Found(part.window.stop - part.window.start, difference))
+        return report.reduced_lost_bytes == 0 and not report.absent
 
     def _note(self, found: _Found) -> None:
         """Forgets what is older than a full round."""
@@ -103,7 +132,10 @@ class Resync:
         while self._words_found - self._found[0].words >= self._replica_words:
             self._words_found -= self._found.popleft().words
 
-    def _lay_out(self, tensors: list[torch.Tensor]) -> None:
+    def _look_at_tensors(self) -> None:
+        tensors = list(self._tensors())
+        if len(tensors) == self._count:
+            return
         self._count = len(tensors)
         self._replica = Replica(tensors)
         self._replica_words = max(self._replica.words, 1)

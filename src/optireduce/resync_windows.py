@@ -19,8 +19,10 @@ class ResyncWindows:
         self.part = max(-(-elements // (ranks * steps)), least)
         self.size = self.part * ranks
         """Of every window but the last, which may be shorter: pad it."""
+        self.count = -(-elements // self.size)
+        """Windows in a round."""
 
     def window(self, step: int) -> slice:
         """The elements that are sent in this step."""
-        begin = step * self.size % (-(-self.elements // self.size) * self.size)
+        begin = step % self.count * self.size
         return slice(begin, min(begin + self.size, self.elements))

@@ -175,10 +175,9 @@ def test_a_stopped_rank_is_given_up_and_waited_for_again(process_pool: ProcessPo
 # --- Training --------------------------------------------------------------------------------------------
 
 
-def train_with_a_death(
-    rank: int, size: int, directory: str, backend: str
-) -> tuple[list[float], list[str], Any]:
-    """The victim dies in the backward pass of step 15, with some of its gradients sent; the others do 30."""
+def train_with_a_death(rank: int, size: int, directory: str, backend: str) -> tuple[Any, ...]:
+    """The victim dies in the backward pass of step 15, with some of its gradients sent; the others do 30, and
+    with a session make their replicas equal then."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
     from torch_ranks import process_group
@@ -202,9 +201,13 @@ def train_with_a_death(
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
-        if session is not None:
-            session.close()
-    return losses, [f"{event.kind} {event.rank}" for event in events], session and session.last_step
+        changes = [f"{event.kind} {event.rank}" for event in events]
+        if session is None:
+            return losses, changes, None
+        all_came = session.synchronize()
+        parameters = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        session.close()
+    return losses, changes, (session.last_step, all_came, parameters.numpy())
 
 
 @pytest.mark.parametrize("backend", ["gloo", "optireduce"])
@@ -214,13 +217,17 @@ def test_training_goes_on_without_a_rank_that_is_killed(
     """Through attach() on Gloo, and as the backend."""
     found = process_pool.run(RANKS, train_with_a_death, str(tmp_path), backend, dying=[VICTIM])
     for rank in SURVIVORS:
-        losses, changes, last_step = found[rank]
+        losses, changes, at_the_end = found[rank]
         assert changes[-1] == f"absent {VICTIM}"  # on a loaded machine it may have been late before
         assert len(losses) == 30
         assert losses[-1] < losses[14] < losses[0]
-        if last_step is not None:
+        if at_the_end is not None:
+            last_step, all_came, parameters = at_the_end
             assert last_step.step == 29
             assert last_step.absent == (VICTIM,)
+            assert not all_came
+            others = found[SURVIVORS[0]][2][2]
+            assert np.mean(parameters == others) > 0.7  # all but the victim's part, where they may differ
 
 
 # --- Lost packets ----------------------------------------------------------------------------------------

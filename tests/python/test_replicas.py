@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -66,6 +67,32 @@ def test_replicas_that_differ_become_equal_without_a_step_of_more_than_a_part(on
     assert all(rank[0] is None for rank in drifts)  # not all parts have been compared yet
     assert all(rank[-1] == 0.0 for rank in drifts)
     assert max(drift for rank in drifts for drift in rank if drift is not None) > 1e-3
+
+
+def synchronized(rank: int, size: int, directory: str, resync_steps: int) -> tuple[Any, ...]:
+    with process_group("gloo", rank, size, directory):
+        model, optimizer, session = trainer(replace(QUIET, resync_steps=resync_steps))
+        step(rank, 0, model, optimizer)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0 + rank)
+        before = flat(model)
+        all_came = session.synchronize()
+        after = flat(model)
+        step(rank, 1, model, optimizer)
+        session.close()
+        return before, after, all_came
+
+
+@pytest.mark.parametrize("resync_steps", [0, 50])
+def test_replicas_are_equal_at_once_when_asked_for(on_ranks: OnRanks, resync_steps: int) -> None:
+    found = on_ranks(3, synchronized, resync_steps)
+    before, after, all_came = zip(*found, strict=True)
+    assert all_came == (True, True, True)
+    assert torch.equal(after[0], after[1])
+    assert torch.equal(after[0], after[2])
+    for replica in before:  # a part of it is everybody's now
+        assert 0.2 < float((after[0] == replica).float().mean()) < 0.5
 
 
 def training_without_losses(rank: int, size: int, directory: str) -> tuple[Any, ...]:

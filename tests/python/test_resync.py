@@ -30,7 +30,7 @@ def test_every_element_is_visited_once_a_round(elements: int, ranks: int, steps:
             assert window.stop - window.start <= windows.size
             expected = window.stop
             step += 1
-        assert step - begin <= steps
+        assert step - begin == windows.count <= steps
     assert windows.size % ranks == 0
 
 

@@ -65,9 +65,13 @@ def train(seat: Seat, voice: Voice) -> None:
             "step", step=step, clock=end - began, seconds=end - start, loss=loss.item(),
             waited=averaged - last_gradient.seconds, updating=end - averaged, **_fate(session),
         )  # fmt: skip
-        if seat.rank == 0 and (step + 1) % plan.evaluate_every == 0:
+        if seat.rank == 0 and (step + 1) % plan.evaluate_every == 0 and step + 1 < plan.steps:
             snapshots.take(step, end - began)
     np.save(seat.path(f"parameters-{seat.rank}.npy"), snapshots.now())
+    if session is not None:
+        session.synchronize()  # as before saving what was trained
+    if seat.rank == 0:
+        snapshots.take(plan.steps - 1, time.perf_counter() - began)
     voice.tell("trained")
     for step, clock, taken_at, loss_then in snapshots.evaluate(held_out, config, plan):
         log.held_out(step, loss_then, taken_at)
