@@ -92,6 +92,17 @@ def test_what_came_late_may_be_in_as_many_values_as_the_report_says(lost: int) -
     assert wrong(late=40) == 0
 
 
+def test_what_came_late_may_make_a_value_zero() -> None:
+    """A mean of rank 0 alone, less what rank 2 had lent itself, is negative: with places shifted by three
+    steps it is the opposite of this step's mean in one of seven."""
+    values = gradient_of(ALL)
+    late = gradient_of((0,), STEP + 3) - contribution(2, ELEMENTS, STEP + 3) / 2
+    values[:700] += late[:700]
+    assert np.count_nonzero(values == 0) == 100
+    assert wrong_gradients(values, 2, RANKS, report(corrected_bytes=700 * VALUE_BYTES)) == 0
+    assert wrong_gradients(values, 2, RANKS, report(corrected_bytes=690 * VALUE_BYTES)) == 10
+
+
 def test_a_value_from_nowhere_is_wrong_whatever_was_lost() -> None:
     values = gradient_of(ALL)
     values[5] *= np.float32(1.01)

@@ -60,11 +60,11 @@ def wrong_gradients(values: Floats, rank: int, ranks: int, report: StepReport) -
     found = contributors(values, ranks, report.step, _BFLOAT16)
     lent = contribution(rank, values.size, report.step) / np.float32(np.sqrt(ranks))
     missing = (values == 0) | ((found == NOBODY) & np.isclose(values, lent, rtol=_BFLOAT16, atol=0.0))
-    wrong = int(np.count_nonzero((found == NOBODY) & ~missing)) - late
-    unreported = int(np.count_nonzero(missing)) - report.reduced_lost_bytes // value_bytes
+    unreported = max(0, int(np.count_nonzero(missing)) - report.reduced_lost_bytes // value_bytes)
+    wrong = int(np.count_nonzero((found == NOBODY) & ~missing)) + unreported - late
     whole = not report.lost_bytes and not report.absent
     different = int(np.count_nonzero(values != _mean_of_all(values.size, ranks, report.step)))
-    return max(0, wrong, unreported, different - late if whole else 0)
+    return max(0, wrong, different - late if whole else 0)
 
 
 def whose(values: Floats, ranks: int, report: Report | StepReport) -> str:
