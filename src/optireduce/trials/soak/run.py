@@ -14,7 +14,7 @@ from .outcome import Chapter, Outcome, RankStory
 from .plan import Kind, SoakPlan, seats
 
 _TICK_SECONDS = 0.1
-_FORMING_SECONDS = 180.0  # four ranks import torch first, which took longer than 90 s at a load of twelve
+_FORMING_SECONDS = 180.0  # four ranks import torch first: 90 s were not enough on a busy machine
 # Large blocks go back to the kernel when they are freed, always: resident memory then says what is held.
 _RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 _MOST_SILENCE_SECONDS = 45.0  # more than an operation's own limit, and a chapter's stops
