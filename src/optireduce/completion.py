@@ -71,7 +71,8 @@ class CompletionPool:
             self._idle += 1
             self._changed.wait_for(lambda: not self._led and (bool(self._queue) or self._stopped))
             self._idle -= 1
-            if not self._queue:
+            if not self._queue:  # stopped; who heard of it while somebody led has gone to sleep again
+                self._changed.notify_all()
                 return None
             self._led = True
             return self._queue.popleft()

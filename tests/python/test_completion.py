@@ -84,3 +84,33 @@ def test_an_operation_whose_wait_fails_does_not_stop_the_others() -> None:
     pool.submit(good, seen.set)
     assert seen.wait(20.0)
     pool.stop()
+
+
+class WatchedCondition(threading.Condition):
+    """Tells when a thread waits, and when it has been woken up in vain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.waits_again = threading.Event(), threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        (self.waits_again if self.waits.is_set() else self.waits).set()
+        return super().wait(timeout)
+
+
+def test_stops_all_threads_while_an_operation_is_waited_for() -> None:
+    """The one that is idle hears of it too early, and must hear of it again."""
+    pool: Any = CompletionPool()
+    condition = pool._changed = WatchedCondition()
+    first, second = FakeOperation(), FakeOperation()
+    first_is_led, second_is_led = threading.Event(), threading.Event()
+    first.wait = lambda: first_is_led.set() or first.finished.wait(20.0)  # type: ignore[method-assign]
+    second.wait = lambda: second_is_led.set() or condition.waits_again.wait(20.0)  # type: ignore[method-assign]
+    pool.submit(first, lambda: second_is_led.wait(20.0))
+    assert first_is_led.wait(20.0)  # or the second operation would find a thread that is idle too early
+    first.finished.set()
+    pool.submit(second, lambda: None)
+    assert condition.waits.wait(20.0)
+    pool.stop()
+    assert condition.waits_again.is_set()
+    assert not any(thread.is_alive() for thread in pool._threads)
