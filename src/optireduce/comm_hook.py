@@ -27,7 +27,7 @@ from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES
 from .rendezvous import store_host
 from .report import PeerLoss, Report, StepReport, lost_by_peer, step_report
-from .resync import Resync, effective_steps
+from .resync import Resync
 from .safeguard import Safeguard, Statement, Verdict
 from .transport import Operation, Transport
 from .wire import Lost
@@ -71,7 +71,7 @@ class Session:
         self,
         group: dist.ProcessGroup,
         config: Config,
-        model: torch.nn.Module,
+        model: DistributedDataParallel,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
         exchange = _GroupExchange(group)
@@ -92,7 +92,7 @@ class Session:
         self._optimizer = optimizer
         late_repair = config.repair and config.late_repair
         resyncs = optimizer is not None and self.size > 1
-        steps = effective_steps(config.resync_steps, late_repair) if resyncs else 0
+        steps = config.resync_steps if resyncs else 0
         replicas = Resync(self._transport, max(steps, 1), lambda: _kept_equal(model, optimizer, config))
         self._replicas = replicas
         self._resync = replicas if steps else None  # a little in every step
@@ -103,6 +103,9 @@ class Session:
         if optimizer is not None:
             hook = optimizer.register_step_pre_hook(_before_step(weakref.ref(self)))
             weakref.finalize(self, hook.remove)
+        if self._resync is not None:
+            early = model.register_forward_pre_hook(_before_forward(weakref.ref(self)))
+            weakref.finalize(self, early.remove)
 
     @property
     def last_step(self) -> StepReport | None:
@@ -145,6 +148,14 @@ class Session:
         verdict = self._last_verdict = statement.verdict()
         self._hadamard.learn(verdict.lost)
         return self._safeguard.may_step(verdict, self._losses)
+
+    def before_forward(self, model: DistributedDataParallel) -> None:
+        """What attach() makes the model call first: with parameters that are final for this step, a part of
+        them can travel while the step is computed."""
+        leads_to_gradients = model.training and torch.is_grad_enabled() and model.require_backward_grad_sync
+        if self._finalizer.alive and self._resync is not None and leads_to_gradients:
+            with self._lock:
+                self._resync.begin_early()
 
     def before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """What attach() makes the optimizer call first: replace a part of the parameters, and drop the
@@ -304,6 +315,16 @@ def _before_step(session: "weakref.ref[Session]") -> Callable[..., None]:
     def hook(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         if (alive := session()) is not None:
             alive.before_optimizer_step(optimizer)
+
+    return hook
+
+
+def _before_forward(session: "weakref.ref[Session]") -> Callable[..., None]:
+    """The model may outlive it, too."""
+
+    def hook(model: DistributedDataParallel, args: object) -> None:
+        if (alive := session()) is not None:
+            alive.before_forward(model)
 
     return hook
 

@@ -21,6 +21,13 @@ class _Place(NamedTuple):
     flat: torch.Tensor  # all elements of a tensor, in the order of its memory
     first_word: int
     end_word: int
+    is_parameter: bool
+
+
+class _Piece(NamedTuple):
+    mine: torch.Tensor
+    theirs: torch.Tensor  # its place among the words
+    is_parameter: bool
 
 
 class Replica:
@@ -33,19 +40,28 @@ class Replica:
         for tensor in tensors:
             flat = _flat(tensor)
             end = self.words + -(-flat.numel() * flat.element_size() // WORD_BYTES)
-            self._places.append(_Place(flat, self.words, end))
+            self._places.append(_Place(flat, self.words, end, isinstance(tensor, torch.nn.Parameter)))
             self.words = end
 
-    def read(self, window: slice, out: torch.Tensor) -> None:
-        """Copy the words of ``window`` to the front of ``out``, a CPU tensor of 8-byte elements."""
-        for mine, theirs in self._pieces(window, out):
+    def read(self, window: slice, out: torch.Tensor) -> list[int]:
+        """Copy the words of ``window`` to the front of ``out``, a CPU tensor of 8-byte elements. Returns the
+        versions of the tensors that were read, for write()."""
+        versions = []
+        for mine, theirs, _ in self._pieces(window, out):
             theirs.copy_(mine)
+            versions.append(mine._version)
+        return versions
 
-    def write(self, window: slice, words: torch.Tensor) -> Difference:
-        """Replace the words of ``window`` by the front of ``words``; how much that changed."""
+    def write(self, window: slice, words: torch.Tensor, versions: list[int]) -> Difference:
+        """Replace the words of ``window`` by the front of ``words``; how much that changed. A parameter that
+        was changed since its version was read keeps its value: what came would undo that. Buffers change in
+        every forward pass, and may miss one."""
         difference = size = 0.0
-        for mine, theirs in self._pieces(window, words):
-            theirs = theirs.to(mine.device)
+        for piece, version in zip(self._pieces(window, words), versions, strict=True):
+            mine = piece.mine
+            if piece.is_parameter and mine._version != version:
+                continue
+            theirs = piece.theirs.to(mine.device)
             if mine.is_floating_point():
                 before = mine.double()
                 difference += float((theirs.double() - before).square().sum())
@@ -53,10 +69,10 @@ class Replica:
             mine.copy_(theirs)
         return Difference(difference, size)
 
-    def _pieces(self, window: slice, words: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _pieces(self, window: slice, words: torch.Tensor) -> Iterator[_Piece]:
         """The parts of tensors in the window, each with its place in ``words``."""
         octets = words.view(torch.uint8)
-        for flat, first, end in self._places:
+        for flat, first, end, is_parameter in self._places:
             low, high = max(first, window.start), min(end, window.stop)
             if low >= high:
                 continue
@@ -64,7 +80,7 @@ class Replica:
             piece = flat[(low - first) * per_word : (high - first) * per_word]
             begin = (low - window.start) * WORD_BYTES
             room = octets[begin : begin + piece.numel() * piece.element_size()]
-            yield piece, room.view(piece.dtype)
+            yield _Piece(piece, room.view(piece.dtype), is_parameter)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

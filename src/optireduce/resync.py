@@ -2,8 +2,9 @@
 this step, and adopted by all others, so that replicas cannot drift apart for ever, whatever was lost and
 whatever the optimizer does with gradients. Or all of them at once, when somebody wants them equal now.
 
-A part is read when a backward pass begins and adopted before the optimizer's next step. In between nobody
-changes parameters, so what is adopted is exact; and the exchange overlaps with the backward pass.
+A part is read when a forward pass begins and adopted before the optimizer's next step. In between nobody
+changes parameters, so what is adopted is exact; and it travels before the first gradient does, when the links
+have nothing else to do.
 """
 
 from __future__ import annotations
@@ -20,16 +21,10 @@ from .replica import WORD_BYTES, Difference, Replica
 from .resync_windows import ResyncWindows
 from .transport import Operation, Transport
 
-_REPAIRED_STEPS, _UNREPAIRED_STEPS = 10**9, 50
 # When all parts are wanted: so many at once, because more would be a second copy of a large model; and with
 # the deadline of something so much larger, which bursts do not reach and a dead rank does not extend.
 _MOST_BYTES_AT_ONCE = 64 << 20
 _PATIENCE, _LEAST_PATIENCE_BYTES = 10, 8 << 20
-
-
-def effective_steps(resync_steps: int, late_repair: bool) -> int:
-    """Without late repair replicas drift faster, and are brought together more often."""
-    return min(resync_steps, _REPAIRED_STEPS if late_repair else _UNREPAIRED_STEPS)
 
 
 class _Part(NamedTuple):
@@ -38,6 +33,7 @@ class _Part(NamedTuple):
     operation: Operation
     window: slice
     buffer: torch.Tensor
+    versions: list[int]  # of what was read
 
 
 class _Found(NamedTuple):
@@ -48,8 +44,8 @@ class _Found(NamedTuple):
 
 
 class Resync:
-    """One rank's side. ``tensors`` is asked for the tensors that are kept equal, again when their number
-    changes (an optimizer makes its state in its first step)."""
+    """One rank's side. ``tensors`` is asked for the tensors that are kept equal, in every step: an optimizer
+    makes its state in its first one, and some programs give parameters other memory."""
 
     def __init__(
         self, transport: Transport, steps: int, tensors: Callable[[], Iterable[torch.Tensor]]
@@ -57,9 +53,10 @@ class Resync:
         self._transport = transport
         self._steps = steps
         self._tensors = tensors
-        self._count = -1
+        self._memory: list[int] = [-1]  # where the tensors were when we last looked
         self._step = 0
         self._under_way: _Part | None = None
+        self._is_early = False  # it has been sent before the backward pass that it belongs to
         self._found: deque[_Found] = deque()  # in the last full round
         self._words_found = 0
         self._replica_words = 1
@@ -75,12 +72,19 @@ class Resync:
         sent_by_us = 1 / self._transport.size  # these parts cannot differ
         return math.sqrt(difference / (size * (1 - sent_by_us))) if size > 0 else 0.0
 
+    def begin_early(self) -> None:
+        """For the next backward pass, as soon as its parameters are final: when its forward pass begins. Of
+        several forward passes the first."""
+        if not self._is_early:
+            self._begin()
+            self._is_early = True
+
     def begin(self) -> None:
-        """Send and request this step's part. To be called on every rank, in the same order among all
-        operations."""
-        self._look_at_tensors()
-        self._under_way = self._send(self._windows, self._step)
-        self._step += 1
+        """Send and request this step's part, if that has not been done early. To be called on every rank, in
+        the same order among all operations."""
+        if not self._is_early:
+            self._begin()
+        self._is_early = False
 
     def adopt(self) -> None:
         """Wait for the part that is under way and put it in place. Only while nobody computes with the
@@ -100,10 +104,16 @@ class Resync:
         came = [self._put(self._send(windows, index, patience)) for index in range(windows.count)]
         return all(came)
 
-    def _send(self, windows: ResyncWindows, index: int, patience_bytes: int = 0) -> _Part:
+    def _begin(self) -> None:
+        """Nobody waits for a part before the gradients have come: it may take as long as they do."""
+        self._look_at_tensors()
+        self._under_way = self._send(self._windows, self._step, self._replica_words * WORD_BYTES)
+        self._step += 1
+
+    def _send(self, windows: ResyncWindows, index: int, patience_bytes: int) -> _Part:
         window = windows.window(index)
         buffer = torch.zeros(windows.size, dtype=torch.float64)
-        self._replica.read(window, buffer)
+        versions = self._replica.read(window, buffer)
         operation = self._transport.start(
             buffer.data_ptr(),
             buffer.numel(),
@@ -114,14 +124,14 @@ class Resync:
             patience_bytes=patience_bytes,
             keep_alive=buffer,
         )
-        return _Part(operation, window, buffer)
+        return _Part(operation, window, buffer, versions)
 
     def _put(self, part: _Part) -> bool:
         """Whether all of it came; what did not keeps its value."""
         part.operation.wait()
         report = part.operation.result()
         with torch.no_grad():
-            difference = self._replica.write(part.window, part.buffer)
+            difference = self._replica.write(part.window, part.buffer, part.versions)
         self._note(_Found(part.window.stop - part.window.start, difference))
         return report.reduced_lost_bytes == 0 and not report.absent
 
@@ -134,9 +144,10 @@ class Resync:
 
     def _look_at_tensors(self) -> None:
         tensors = list(self._tensors())
-        if len(tensors) == self._count:
+        memory = [tensor.data_ptr() for tensor in tensors]
+        if memory == self._memory:
             return
-        self._count = len(tensors)
+        self._memory = memory
         self._replica = Replica(tensors)
         self._replica_words = max(self._replica.words, 1)
         self._windows = ResyncWindows(self._replica_words, self._transport.size, self._steps)

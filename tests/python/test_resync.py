@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optireduce.replica import Replica
-from optireduce.resync import effective_steps
 from optireduce.resync_windows import ResyncWindows
 
 
@@ -50,13 +49,6 @@ def test_windows_of_nothing_are_refused() -> None:
         ResyncWindows(10, 2, 0)
 
 
-def test_without_late_repair_replicas_are_brought_together_more_often() -> None:
-    assert effective_steps(200, late_repair=True) == 200
-    assert effective_steps(200, late_repair=False) == 50
-    assert effective_steps(20, late_repair=False) == 20
-    assert effective_steps(0, late_repair=False) == 0
-
-
 def tensors() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     return [
@@ -77,8 +69,8 @@ def test_pieces_make_up_the_whole(part: int) -> None:
     for begin in range(0, replica.words, part):
         window = slice(begin, min(begin + part, replica.words))
         words = torch.zeros(part, dtype=torch.float64)
-        replica.read(window, words)
-        copy.write(window, words)
+        versions = replica.read(window, words)
+        copy.write(window, words, versions)
     for mine, theirs in zip(source, target, strict=True):
         assert torch.equal(mine, theirs)
 
@@ -88,11 +80,26 @@ def test_only_the_window_changes_and_the_difference_is_told() -> None:
     replica = Replica(mine)
     words = torch.full((10,), 0.0, dtype=torch.float64)
     words.view(torch.float32)[:] = 7.0
-    found = replica.write(slice(45, 55), words)  # the last 10 of one tensor, the first 10 of the next
+    window = slice(45, 55)  # the last 10 of one tensor, the first 10 of the next
+    versions = replica.read(window, torch.zeros(10, dtype=torch.float64))
+    found = replica.write(window, words, versions)
     assert mine[0].tolist() == [0.0] * 90 + [7.0] * 10
     assert mine[1].tolist() == [7.0] * 10 + [3.0] * 90
     assert found.difference == 10 * 7.0**2 + 10 * 4.0**2
     assert found.size == 10 * 3.0**2
+
+
+def test_a_parameter_that_has_changed_since_keeps_its_value_and_a_buffer_does_not() -> None:
+    parameter, buffer = torch.nn.Parameter(torch.zeros(4)), torch.zeros(4)
+    replica = Replica([parameter, buffer])
+    words = torch.zeros(4, dtype=torch.float64)
+    versions = replica.read(slice(0, 4), words)
+    with torch.no_grad():
+        parameter.add_(1.0)
+        buffer.add_(1.0)
+        replica.write(slice(0, 4), words, versions)
+    assert parameter.tolist() == [1.0] * 4
+    assert buffer.tolist() == [0.0] * 4
 
 
 def test_tensors_with_gaps_are_refused() -> None:

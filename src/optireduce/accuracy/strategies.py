@@ -48,7 +48,7 @@ class Strategy:
 _PAPERS: dict[str, Any] = {"repair": False, "late_repair": False, "shuffle": False}
 
 EXACT = Strategy("exact", lossless=True)
-OURS = Strategy("ours", resync_steps=50, wire="bf16")  # the defaults, between hosts
+OURS = Strategy("ours", resync_steps=25, wire="bf16")  # the defaults, between hosts
 PAPERS = Strategy("papers", **_PAPERS)
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -59,7 +59,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         PAPERS,
         Strategy("papers+hadamard", **_PAPERS, hadamard=True),
         Strategy("no-repair+average50", late_repair=False, average_steps=50),
-        Strategy("ours+fp32", resync_steps=50),
-        Strategy("ours+int8", resync_steps=50, wire="int8"),
+        Strategy("ours+fp32", resync_steps=25),
+        Strategy("ours+int8", resync_steps=25, wire="int8"),
     )
 }
