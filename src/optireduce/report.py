@@ -47,7 +47,8 @@ class Report:
     """Of the whole result: bytes times the share of the ranks whose contribution to them is missing. The mean
     was taken over those that came; absent ranks are not counted."""
     reduced_lost_bytes: int = 0
-    """Bytes of the result that never came back from the ranks that reduced them; they are zero."""
+    """Bytes of the result that never came back from the ranks that reduced them; they are zero, or, where
+    they can still be corrected (``Config.late_repair``), a share of what this rank itself contributed."""
     corrected_bytes: int = 0
     """Bytes that an earlier operation on the same buffer had lost and that came since: they have been added
     to this result."""
