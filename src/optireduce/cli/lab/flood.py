@@ -25,8 +25,8 @@ def flood(
 ) -> None:
     """All-reduces with and without a flood of small packets from a stranger, in turn: the ratio of times.
 
-    A wrong value or a rank that ends early is a failure too. The sender takes a core of this machine: on one
-    with few cores the ratio says more about that than about the flood.
+    A wrong value or a rank that ends early is a failure too. The switch and all hosts are this machine: its
+    kernel carries every packet, on the cores on which the ranks compute.
     """
     become_able()
     plan = SoakPlan(hosts, 2 * seconds, chosen_size(size, hosts))
