@@ -93,7 +93,8 @@ class Session:
         late_repair = config.repair and config.late_repair
         resyncs = optimizer is not None and self.size > 1
         steps = config.resync_steps if resyncs else 0
-        replicas = Resync(self._transport, max(steps, 1), lambda: _kept_equal(model, optimizer, config))
+        known = weakref.ref(model)  # its reducer holds this session, out of the garbage collector's sight
+        replicas = Resync(self._transport, max(steps, 1), lambda: _kept_equal(known(), optimizer, config))
         self._replicas = replicas
         self._resync = replicas if steps else None  # a little in every step
         self._hadamard = Switch(config.hadamard, may_help(optimizer, late_repair, bool(steps)))
@@ -330,9 +331,11 @@ def _before_forward(session: "weakref.ref[Session]") -> Callable[..., None]:
 
 
 def _kept_equal(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, config: Config
+    model: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None, config: Config
 ) -> Iterator[torch.Tensor]:
     """Parameters and buffers, and if asked for the optimizer's state, in the same order everywhere."""
+    if model is None:
+        raise ClosedError("the model of this session is gone: there is nothing to keep equal")
     yield from model.parameters()
     yield from (buffer for buffer in model.buffers() if buffer.is_floating_point())
     if optimizer is None or not config.resync_optimizer:

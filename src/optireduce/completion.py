@@ -56,15 +56,22 @@ class CompletionPool:
             thread.start()
 
     def _run(self) -> None:
-        while (task := self._lead()) is not None:
-            operation, complete = task
-            # complete() reports the error; a leader that died of it would leave every future waiting.
-            with contextlib.suppress(Exception):
-                operation.wait()
-            with self._changed:
-                self._led = False
-                self._find_leader()
-            complete()
+        while self._complete_next():  # a function of its own: nothing is held on to between operations
+            pass
+
+    def _complete_next(self) -> bool:
+        task = self._lead()
+        if task is None:
+            return False
+        operation, complete = task
+        # complete() reports the error; a leader that died of it would leave every future waiting.
+        with contextlib.suppress(Exception):
+            operation.wait()
+        with self._changed:
+            self._led = False
+            self._find_leader()
+        complete()
+        return True
 
     def _lead(self) -> tuple[Operation, Callable[[], None]] | None:
         with self._changed:
