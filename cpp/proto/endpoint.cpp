@@ -45,10 +45,13 @@ std::uint64_t Endpoint::start(Time now, const Descriptor& descriptor, std::byte*
   }
   if (descriptor.bounded && !options.unhurried && timeouts_.warmed_up()) set_bound(operation);
   if (!admit_participants(now, operation)) return number;
-  finish_if_complete(now, operation);  // a group of one, or nothing to reduce
+  const bool too_few = lacks_ranks(operation);
+  if (!too_few) finish_if_complete(now, operation);  // a group of one, or nothing to reduce
   for (const Run& run : early_.take(number)) {
     if (find(number) != nullptr) handle_run(now, run);  // the first mismatch ends it
   }
+  // The others may have done it without us, and left: a latecomer takes their result.
+  if (too_few && find(number) != nullptr) fail_too_few(now, operation);
   ping_absent_peers(now);
   return number;
 }

@@ -150,7 +150,8 @@ class Endpoint final : public Protocol {
   void welcome_back(Rank peer);
   Rank present_ranks() const;
   Rank least_ranks() const;
-  void fail_if_too_few(Time now, Operation& operation);
+  bool lacks_ranks(const Operation& operation) const;
+  void fail_too_few(Time now, Operation& operation);
 
   // What came too late (endpoint_late.cpp).
   void request_late(Time now);

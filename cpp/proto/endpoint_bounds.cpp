@@ -69,8 +69,10 @@ Duration Endpoint::repair_wait() const {
 
 // ---- Who takes part
 
-/// False if the operation cannot be carried out and has failed.
+/// False if the operation cannot be carried out and has failed. Where too few ranks are left nobody is done
+/// without: only what all of them have sent before can complete it.
 bool Endpoint::admit_participants(Time now, Operation& operation) {
+  const bool does_without = operation.bound() && !lacks_ranks(operation);
   for (Rank rank = 0; rank < config_.size; ++rank) {
     if (rank == config_.rank) continue;
     const Peer& peer = peers_[rank];
@@ -78,17 +80,13 @@ bool Endpoint::admit_participants(Time now, Operation& operation) {
       fail_deserted(now, operation, rank);
       return false;
     }
-    if (operation.bound() && !peer.present()) operation.exclude(rank);
+    if (does_without && !peer.present()) operation.exclude(rank);
     if (operation.descriptor().bounded && peer.completed > operation.number()) {
       operation.peer_is_through(rank);
       catch_up(now, operation, peer.completed - operation.number());
     }
     if (operation.abstains() && peer.present())
       controls_.push_back({PacketType::Abstain, rank, operation.number(), {}, {}, 0});
-  }
-  if (operation.bound() && present_ranks() < least_ranks()) {
-    fail_if_too_few(now, operation);
-    return false;
   }
   return true;
 }
@@ -137,15 +135,17 @@ Rank Endpoint::least_ranks() const {
   return config_.bound.min_ranks != 0 ? config_.bound.min_ranks : static_cast<Rank>(config_.size / 2 + 1);
 }
 
-void Endpoint::fail_if_too_few(Time now, Operation& operation) {
-  const Rank present = present_ranks();
-  if (present >= least_ranks()) return;
+bool Endpoint::lacks_ranks(const Operation& operation) const {
+  return operation.bound() && present_ranks() < least_ranks();
+}
+
+void Endpoint::fail_too_few(Time now, Operation& operation) {
   std::vector<Rank> missing;
   for (Rank rank = 0; rank < config_.size; ++rank) {
     if (rank != config_.rank && !peers_[rank].present()) missing.push_back(rank);
   }
   fail(now, operation, ErrorCode::TooFewRanks,
-       "only " + std::to_string(present) + " of " + std::to_string(config_.size) +
+       "only " + std::to_string(present_ranks()) + " of " + std::to_string(config_.size) +
            " ranks take part, min_ranks is " + std::to_string(least_ranks()),
        std::move(missing));
 }

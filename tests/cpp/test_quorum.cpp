@@ -147,6 +147,46 @@ TEST(who_has_left_is_not_waited_for) {
   CHECK_EQ(longest_wait(loop, 0).ns, 0);
 }
 
+namespace {
+
+/// Ranks 1 and 2 do one more operation and leave; rank 0 begins it when they are gone.
+const Report& after_the_others(Loop& loop) {
+  LoopOptions warm_up;
+  warm_up.operations = 8;
+  loop.run(warm_up);
+  LoopOptions last = faulty(loop, loop.network().now());
+  last.operations = 1;
+  last.first_starts[0] = last.first_starts[0] + Duration::millis(1'000);
+  loop.run(last);
+  return loop.report(0, 0);
+}
+
+sim::SimOptions two_leave_early() {
+  sim::SimOptions options = network(3);
+  const Time left = kFaultBegins + Duration::millis(900);
+  options.departures = {{1, left}, {2, left}};
+  return options;
+}
+
+}  // namespace
+
+TEST(who_comes_after_the_others_have_left_takes_what_they_sent) {
+  Loop loop(two_leave_early());
+  const Report& report = after_the_others(loop);
+  CHECK_EQ(static_cast<int>(loop.report(0, 1).error), static_cast<int>(ErrorCode::None));
+  CHECK_EQ(static_cast<int>(report.error), static_cast<int>(ErrorCode::None));
+  CHECK_EQ(report.reduced_lost_bytes, 0u);
+  CHECK_EQ(loop.why_wrong(), std::string());
+}
+
+TEST(who_comes_after_the_others_have_left_and_lacks_something_is_not_the_group) {
+  sim::SimOptions options = two_leave_early();
+  options.cuts = {{1, 0, kFaultBegins, kFaultBegins + Duration::millis(800)}};
+  Loop loop(options);
+  const Report& report = after_the_others(loop);
+  CHECK_EQ(static_cast<int>(report.error), static_cast<int>(ErrorCode::TooFewRanks));
+}
+
 TEST(an_operation_keeps_half_of_its_own_time_for_itself) {
   sim::SimOptions options = network(3);
   options.protocol.bound.quorum_wait = Duration::millis(100'000);
