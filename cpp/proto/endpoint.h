@@ -140,6 +140,7 @@ class Endpoint final : public Protocol {
 
   // Deadlines and membership (endpoint_bounds.cpp).
   void set_bound(Operation& operation);
+  Duration head_start(const Operation& operation) const;
   bool admit_participants(Time now, Operation& operation);
   void hurry_after_others(Time now, Operation& operation);
   void catch_up(Time now, Operation& operation, std::uint64_t operations_behind);
@@ -226,6 +227,7 @@ class Endpoint final : public Protocol {
   std::uint64_t completed_ = 0;   // all operations below are over here
   std::uint64_t late_bytes_ = 0;  // came for operations that were over, since the last lesson
   Time status_due_ = Time::never();
+  Time hurried_until_;  // the last hard deadline of an operation without patience
   Time next_timeout_ = Time::never();
   std::int64_t last_timestamp_ = 0;  // microseconds
 };

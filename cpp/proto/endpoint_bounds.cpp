@@ -27,14 +27,23 @@ void Endpoint::set_bound(Operation& operation) {
   Bound bound;
   // A peer's word alone (of two ranks the slower decides) must not make it wait for ever.
   const Duration patience = operation.deadline() - operation.started();
-  bound.hard = std::min(timeouts_.bound(bytes) + timeouts_.skew(bytes), patience);
+  const Duration usual = timeouts_.bound(bytes) + timeouts_.skew(bytes);
+  bound.hard = std::min(usual + head_start(operation), patience);
   bound.early = timeouts_.early(bytes);
   bound.drain = std::min(timeouts_.undisturbed(operation.bytes()), bound.hard) / 2;
   bound.margin = bound.hard / kMarginDivisor;
   bound.early_wait = Duration::from_seconds(bound.early.seconds() * timeouts_.early_fraction());
   operation.set_bound(bound);
+  if (operation.patience_bytes() == 0) hurried_until_ = std::max(hurried_until_, operation.hard_deadline());
   schedule(operation.hard_deadline());
   schedule(operation.contributions_due());
+}
+
+/// What came before may be over here and take all its time elsewhere: ranks that are to stay together wait
+/// until it is over everywhere. Time that patience added does not count, or it would add up.
+Duration Endpoint::head_start(const Operation& operation) const {
+  const bool waits = operation.patience_bytes() != 0 && operation.started() < hurried_until_;
+  return waits ? hurried_until_ - operation.started() : Duration{};
 }
 
 void Endpoint::check_deadlines(Time now, Operation& operation) {

@@ -25,7 +25,8 @@ struct StartOptions {
   /// Names the sequence of operations on the same buffer; 0: none. What one of them lacks and comes later is
   /// added to the next.
   std::uint32_t stream = 0;
-  /// Its time limit is that of an operation which is so many bytes larger, and it never ends early.
+  /// Its time limit is that of an operation which is so many bytes larger, counted from when all that began
+  /// before must be over, and it never ends early.
   std::size_t patience_bytes = 0;
   /// No gradient: asks for lost packets again, also where other operations with a deadline do not, and who
   /// misses it is not absent.
