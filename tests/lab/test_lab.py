@@ -121,6 +121,14 @@ def test_hosts_may_send_more_slowly_than_they_receive() -> None:
         assert json.loads(shown.stdout)[0]["options"]["rate"] == 200e6 / 8
 
 
+@needs_a_lab
+def test_the_switch_has_no_firewall_that_packets_pay_for() -> None:
+    with Lab(hosts=2, rate="200mbit") as lab:
+        closed = ["ip", "netns", "exec", f"{lab.name}-switch", "iptables", "-w", "-P", "FORWARD", "DROP"]
+        subprocess.run(closed, check=True, timeout=LIMIT_SECONDS)
+        assert delivered(lab, 1, 0, 10) == 10
+
+
 def test_what_hosts_send_is_not_shaped_alone() -> None:
     with pytest.raises(LabError, match="egress_rate = '50mbit' is not usable: it needs a rate too"):
         Lab(rate=None, egress_rate="50mbit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import subprocess
@@ -210,6 +211,9 @@ class Lab:
         self._switch = Namespace(f"{self.name}-switch")
         self._switch.ip("link", "add", "switch", "type", "bridge", "mcast_snooping", "0")
         self._switch.ip("link", "set", "switch", "up")
+        for protocol in ("ip", "ip6", "arp"):  # a switch has no firewall, and need not pay for one
+            with contextlib.suppress(LabError):  # a kernel without bridge netfilter
+                self._switch.call("tee", f"/proc/sys/net/bridge/bridge-nf-call-{protocol}tables", text="0")
         for host, address in enumerate(self.addresses):
             namespace = self._new_host(f"host{host}", _port(host), address)
             self._hosts.append(namespace)
