@@ -11,7 +11,7 @@ import pytest
 
 from optireduce.cli import main
 from optireduce.experiments.catalogue import STUDIES
-from optireduce.experiments.tta import Cell, Row
+from optireduce.experiments.tta import Cell, Row, _learning
 from optireduce.trials.training.outcome import HeldOut, Outcome
 
 IN_THE_LAB = [name for name, study in STUDIES.items() if study.needs_lab]
@@ -74,6 +74,11 @@ def test_the_speed_up_is_gloos_time_over_ours() -> None:
     assert row([2.0], [0.0]).speedup("optireduce", 2.0) == pytest.approx(2.0)
     assert row([2.0, 2.0], [2.0, 0.0]).speedup("optireduce", 2.0) == pytest.approx(10 / 7.5)
     assert row([2.0], [0.0]).speedup("gloo", 2.0) == 1.0
+
+
+def test_all_seeds_of_a_system_are_curves_of_one_name() -> None:
+    names = [series.name for series in _learning(row([2.0, 2.1], [0.0, 0.1]), 2.0).series]
+    assert names == ["gloo", "gloo", "optireduce", "optireduce", "target"]
 
 
 def test_a_seed_that_never_got_there_leaves_no_speed_up() -> None:

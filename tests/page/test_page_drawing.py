@@ -35,6 +35,10 @@ def svg_of(shown: Figure, prefix: str = "f1-") -> str:
     return draw.svg(shown, draw.styles_of([shown]), prefix)
 
 
+def texts_in(picture: str) -> list[str]:
+    return ["".join(node.itertext()).strip() for node in ElementTree.fromstring(picture).iter()]
+
+
 @given(
     st.lists(st.floats(-1e6, 1e6), min_size=50, max_size=400),
     st.integers(10, 40),
@@ -76,12 +80,19 @@ def test_many_series_can_still_be_told_apart() -> None:
 @pytest.mark.parametrize("kind", ["line", "points", "bars"])
 def test_every_kind_shows_its_series_as_text_and_colour(kind: str) -> None:
     picture = svg_of(figure(kind))
-    texts = ["".join(node.itertext()).strip() for node in ElementTree.fromstring(picture).iter()]
+    texts = texts_in(picture)
     for word in ("A title", "size", "time", "gloo", "optireduce"):
         assert word in texts
     assert picture.lower().count("#d55e00") >= 2  # legend and data
     assert picture.lower().count("#0072b2") >= 2
     assert ("two" in texts) == (kind == "bars")
+
+
+def test_runs_of_one_name_look_alike_and_share_a_line_of_the_legend() -> None:
+    once = svg_of(figure("line", PLAIN))
+    twice = svg_of(figure("line", PLAIN, Series(PLAIN.name, [1, 2, 3], [2.0, 3.0, 4.0])))
+    assert texts_in(twice).count(PLAIN.name) == texts_in(once).count(PLAIN.name)
+    assert twice.lower().count("#0072b2") == once.lower().count("#0072b2") + 1
 
 
 def test_spread_is_drawn() -> None:

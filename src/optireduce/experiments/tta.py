@@ -152,12 +152,12 @@ def _text(value: float | None, spec: str, unit: str = "") -> str:
 def _learning(row: Row, target: float) -> Figure:
     curves = [
         Series(
-            cell.system if index == 0 else f"{cell.system}, seed {outcome.seed}",
+            cell.system,
             [held.clock for held in outcome.held_out],
             [held.loss for held in outcome.held_out],
         )
         for cell in row.cells
-        for index, outcome in enumerate(cell.outcomes)
+        for outcome in cell.outcomes
     ]
     end = max((max(curve.x) for curve in curves if len(curve.x)), default=1.0)
     return Figure(
@@ -166,7 +166,7 @@ def _learning(row: Row, target: float) -> Figure:
         "seconds of training",
         "held-out loss, nats a byte",
         [*curves, Series("target", [0.0, end], [target, target])],
-        caption=f"{len(row.cells[0].outcomes)} run(s) of each system.",
+        caption=f"{len(row.cells[0].outcomes)} run(s) of each system, a curve each.",
     )
 
 

@@ -175,8 +175,9 @@ def _legend_name(series: Series) -> str:
 
 
 def _legend(canvas: Canvas, axes: Axes) -> None:
-    """Below the axes, where it hides nothing."""
+    """Below the axes, where it hides nothing; each name once."""
     handles, names = axes.get_legend_handles_labels()
-    if names:
-        columns = _LEGEND_LETTERS // (max(map(len, names)) + 6)
-        canvas.legend(handles, names, loc="outside lower center", ncols=max(1, min(len(names), columns)))
+    entries = dict(zip(names, handles, strict=True))
+    if entries:
+        columns = max(1, min(len(entries), _LEGEND_LETTERS // (max(map(len, entries)) + 6)))
+        canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)

@@ -9,7 +9,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Series:
-    """One curve, set of points or set of bars; ``low`` and ``high`` are the spread around y, where known."""
+    """One curve, set of points or set of bars; ``low`` and ``high`` are the spread around y, where known.
+    Those of one name look alike and are named once: repeated runs of the same thing."""
 
     name: str
     x: Sequence[float]

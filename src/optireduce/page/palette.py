@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# What is compared most often looks the same on every page.
-_FIXED = {"gloo": "#D55E00", "optireduce": "#0072B2"}
 _FREE = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D")
@@ -25,6 +23,10 @@ class Style:
     marker: str = _MARKERS[0]
 
 
+# What is compared most often looks the same on every page; a target is nobody's.
+_FIXED = {"gloo": Style("#D55E00"), "optireduce": Style("#0072B2"), "target": Style("#888888", _DASHES[1])}
+
+
 def styles(names: Iterable[str]) -> Mapping[str, Style]:
     """A style for each name: fixed for the well-known, for others in the order of their first appearance."""
     chosen: dict[str, Style] = {}
@@ -33,7 +35,7 @@ def styles(names: Iterable[str]) -> Mapping[str, Style]:
         if name in chosen:
             continue
         if name in _FIXED:
-            chosen[name] = Style(_FIXED[name])
+            chosen[name] = _FIXED[name]
             continue
         turn, place = divmod(free, len(_FREE))
         chosen[name] = Style(_FREE[place], _DASHES[turn % len(_DASHES)], _MARKERS[turn % len(_MARKERS)])
