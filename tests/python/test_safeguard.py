@@ -89,3 +89,38 @@ def test_all_ranks_decide_the_same_in_a_thousand_faulty_steps() -> None:
         assert len(decisions) == 1, step
         skipped += True in decisions
     assert 100 < skipped < 900
+
+
+def test_what_is_said_about_a_step_reaches_all_ranks_however_differently_they_end_it() -> None:
+    """Without repair some ranks see the end of a gradient at once, and others wait for it in vain."""
+    ranks, steps = 3, 400
+    network = Network(
+        ranks,
+        seed=7,
+        link=Link(loss=0.1),
+        egress=Port(1e9),
+        ingress=Port(1e9, 256 * 1024),
+        payload_bytes=512,
+        repair=False,
+        warmup_operations=5,
+    )
+    run = []
+    for step in range(steps):
+        gradients = [np.ones(8_000, np.float32) for _ in range(ranks)]
+        statements = [np.ones(3 * ranks, np.float32) for _ in range(ranks)]
+        run += [
+            Operation(gradients, "mean", bounded=True, follows_seconds=0.001 if step else None),
+            Operation(
+                statements,
+                "mean",
+                bounded=True,
+                follows_seconds=0.0,
+                patience_bytes=gradients[0].nbytes,
+                repairs=True,
+            ),
+        ]
+    reports = Simulation(network).run(run)
+    ended = [[report.closed_by for report in row if report is not None] for row in reports[::2]]
+    assert sum(len(set(row)) > 1 for row in ended) > 20
+    for step, told in enumerate(reports[1::2]):
+        assert all(report is not None and report.reduced_lost_bytes == 0 for report in told), step
