@@ -132,10 +132,9 @@ def held_out_loss(
 
 
 def _join(seat: Seat) -> None:
-    meeting = seat.path("rendezvous").resolve()  # torch drops the first part of a relative path
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{meeting}",
+        init_method=f"file://{seat.path('rendezvous')}",
         rank=seat.rank,
         world_size=seat.size,
         timeout=_TIMEOUT,

@@ -31,6 +31,7 @@ def run_training(
 
     A run that fails, as Gloo's do when a rank dies, is an outcome too.
     """
+    folder = folder.resolve()  # ranks meet at a URL, where a relative path's first part would be a host
     folder.mkdir(parents=True)
     size = len(place.addresses)
     outcome = Outcome(plan.system, plan.seed)
