@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,13 @@ def needs_a_lab(test: Callable[..., None]) -> Callable[..., None]:
     ):
         test = mark(test)
     return test
+
+
+def without_firewall(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine as it comes: with iproute2, and without iptables."""
+    for tool in ("ip", "bridge", "tc", "tee", "true"):
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    monkeypatch.setenv("PATH", str(folder))
 
 
 def until(condition: Callable[[], bool]) -> None:

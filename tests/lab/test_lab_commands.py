@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from labs import needs_a_lab
+from labs import needs_a_lab, without_firewall
 
 from optireduce.cli import main
 from optireduce.lab import ENVIRONMENTS, Lab
@@ -36,6 +36,41 @@ def test_a_lab_can_be_checked_and_nothing_stays(capsys: pytest.CaptureFixture[st
     assert main(["lab", "check"]) == 0
     assert "can be built here" in capsys.readouterr().out
     assert f"optireduce-lab-{os.getpid()}-" not in namespaces()
+
+
+@needs_a_lab
+def test_environments_that_this_machine_cannot_have_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_firewall(tmp_path, monkeypatch)
+    assert main(["lab", "check"]) == 0
+    out = capsys.readouterr().out
+    assert "environment = 'loss3' needs the program 'iptables'" in out
+    assert "'tail3'" not in out
+
+
+@needs_a_lab
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["lab", "bench", "loss3"], 2),
+        (["lab", "run", "loss3", "--", "true"], 2),
+        (["demo", "--environment", "loss3"], 2),
+        (["experiment", "tta"], 1),  # it comes to loss3 last
+        (["lab", "soak"], 1),
+    ],
+)
+def test_what_needs_a_firewall_is_refused_before_it_begins(
+    arguments: list[str],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without_firewall(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == code
+    assert "needs the program 'iptables'" in capsys.readouterr().err
 
 
 @needs_a_lab

@@ -29,7 +29,7 @@ def run(settings: Settings, advance: Advance) -> Findings:
     """The same training in both environments, seed by seed."""
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
     with Lab(hosts=_hosts(settings), rate=RATE) as lab:
-        network = Network(lab)
+        network = Network(lab, _ENVIRONMENTS)
         for seed in range(1, _seeds(settings) + 1):
             for environment in _ENVIRONMENTS:
                 for system in _systems(settings):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..lab import Lab, calm, disturb, find_environment
+from ..lab import Environment, Lab, calm, disturb, find_environment, require_tools
 from ..trials.allreduce.comparison import Comparison, compare
 from ..trials.allreduce.plan import Plan, System
 from ..trials.calibrated import Scope, recall
@@ -21,12 +21,17 @@ _WARMUP = 25
 
 
 class Network:
-    """The hosts of one study. Every environment that it meets is noted with how it was calibrated."""
+    """The hosts of one study and the environments that they will meet, as calibrated when it begins."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, environments: Iterable[str]) -> None:
         self._lab = lab
         self.hosts = len(lab.addresses)
-        self.notes: dict[str, str] = {}
+        self._environments: dict[str, Environment] = {}
+        self.notes: dict[str, str] = {}  # how each was calibrated
+        for name in environments:
+            require_tools(find_environment(name))
+            self._environments[name], line = recall(find_environment(name), self._scope())
+            self.notes[name] = f"{name}, {self.hosts} hosts: {line}"
 
     def train(
         self, environment: str, plan: TrainingPlan, advance: Callable[[Step], None] = lambda step: None
@@ -61,6 +66,7 @@ class Network:
             calm(self._lab)
 
     def _begin(self, name: str, seed: int) -> Callable[[], None]:
-        environment, line = recall(find_environment(name), Scope(self.hosts, RATE, BUCKET_BYTES))
-        self.notes[name] = f"{name}, {self.hosts} hosts: {line}"
-        return lambda: disturb(self._lab, environment, seed)
+        return lambda: disturb(self._lab, self._environments[name], seed)
+
+    def _scope(self) -> Scope:
+        return Scope(self.hosts, RATE, BUCKET_BYTES)

@@ -28,7 +28,7 @@ def run(settings: Settings, advance: Advance) -> Findings:
     notes: list[str] = []
     for hosts in _hosts(settings):
         with Lab(hosts=hosts, rate=RATE) as lab:
-            network = Network(lab)
+            network = Network(lab, _environments(settings))
             for name in _environments(settings):
                 found[hosts, name] = network.compare(name, _SYSTEMS, _iterations(settings), _SEED, advance)
             notes += network.notes.values()

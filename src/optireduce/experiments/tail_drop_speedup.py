@@ -30,7 +30,7 @@ def run(settings: Settings, advance: Advance) -> Findings:
         *(System(_name(bound), {"bound_most": bound, "bound_least": min(bound, 1.3)}) for bound in bounds),
     )
     with Lab(hosts=_hosts(settings), rate=RATE) as lab:
-        network = Network(lab)
+        network = Network(lab, [_environment(settings)])
         found = network.compare(_environment(settings), systems, _iterations(settings), _SEED, advance)
     points = [_point(found, name) for name in (_EXACT, *map(_name, bounds))]
     return Findings(

@@ -68,7 +68,7 @@ def run(settings: Settings, advance: Advance) -> Findings:
     notes: dict[str, str] = {}
     for hosts in _hosts(settings):
         with Lab(hosts=hosts, rate=RATE) as lab:
-            network = Network(lab)
+            network = Network(lab, _environments(settings))
             rows += [_row(network, name, settings, advance) for name in _environments(settings)]
             notes |= {f"{name} {hosts}": line for name, line in network.notes.items()}
     return _findings(rows, settings, list(notes.values()))

@@ -6,7 +6,7 @@ machine's own interfaces are never touched.
 
 from __future__ import annotations
 
-from .environments import ENVIRONMENTS, Environment, calm, disturb, find_environment
+from .environments import ENVIRONMENTS, Environment, calm, disturb, find_environment, require_tools
 from .errors import LabError
 from .lab import Lab
 from .shaping import Link, Queue
@@ -21,4 +21,5 @@ __all__ = [
     "calm",
     "disturb",
     "find_environment",
+    "require_tools",
 ]

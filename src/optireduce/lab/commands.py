@@ -8,7 +8,7 @@ import subprocess
 
 from .errors import LabError
 
-TOOLS = ("ip", "bridge", "tc", "iptables")
+TOOLS = ("ip", "bridge", "tc")  # all of the package iproute2
 _LIMIT_SECONDS = 30.0  # each takes milliseconds; more means that the kernel is stuck
 
 

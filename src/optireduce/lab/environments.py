@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from .errors import LabError
 from .lab import Lab
+from .loss import require_firewall
 from .pauses import Pauses
 from .shaping import bits_per_second
 
@@ -78,6 +79,13 @@ def find_environment(name: str) -> Environment:
     if name not in ENVIRONMENTS:
         raise LabError(f"environment = {name!r} is not known: it must be one of {', '.join(ENVIRONMENTS)}")
     return ENVIRONMENTS[name]
+
+
+def require_tools(environment: Environment) -> None:
+    """Raise LabError where this machine lacks what only this environment needs: better now than when ranks
+    wait for it."""
+    if environment.loss > 0:
+        require_firewall(f"environment = {environment.name!r}")
 
 
 def disturb(lab: Lab, environment: Environment, seed: int) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from . import loss, shaping
+from . import shaping
 from .background import Background, start_bursts, start_flood
 from .bursts import Bursts
 from .commands import check_requirements
 from .errors import LabError
 from .leaving import TerminationAsExit
+from .loss import RandomLoss
 from .namespaces import Namespace
 from .pauses import Pauses, Pausing
 from .udp import open_udp_ports, refused_packets
@@ -72,6 +73,7 @@ class Lab:
         self._owner = os.getpid()
         self._switch: Namespace | None = None
         self._hosts: list[Namespace] = []
+        self._losses: list[RandomLoss] = []  # of the hosts
         self._neighbour: Namespace | None = None
         self._background: Background | None = None
         self._pausing: Pausing | None = None
@@ -104,7 +106,7 @@ class Lab:
             namespaces = [*self._hosts, *filter(None, (self._neighbour, self._switch))]
             for namespace in namespaces:
                 namespace.delete()
-            self._hosts, self._neighbour, self._switch = [], None, None
+            self._hosts, self._losses, self._neighbour, self._switch = [], [], None, None
             atexit.unregister(self.close)
             self._termination.end()
 
@@ -124,17 +126,17 @@ class Lab:
 
     def set_loss(self, probability: float, host: int | None = None) -> None:
         """Drop packets that arrive at ``host`` (None: at every host) with this probability."""
-        for namespace in self._chosen(host):
-            loss.set_loss(namespace, probability)
+        for loss in self._chosen_losses(host):
+            loss.set(probability)
 
     def clear_loss(self, host: int | None = None) -> None:
         """End the random loss at ``host``, or at every host."""
-        for namespace in self._chosen(host):
-            loss.clear_loss(namespace)
+        for loss in self._chosen_losses(host):
+            loss.clear()
 
     def dropped_by_loss(self, host: int) -> int:
         """Packets that random loss took from ``host`` since it was set."""
-        return loss.dropped_packets(self._host(host))
+        return self._chosen_losses(host)[0].dropped_packets()
 
     def cut(self, host: int) -> None:
         """Let nothing pass between ``host`` and the others. Its own interface stays up, unaware."""
@@ -217,7 +219,7 @@ class Lab:
         for host, address in enumerate(self.addresses):
             namespace = self._new_host(f"host{host}", _port(host), address)
             self._hosts.append(namespace)
-            loss.prepare(namespace)
+            self._losses.append(RandomLoss(namespace))
             if self.rate is not None and self._egress_rate is not None:
                 shaping.shape(namespace, INTERFACE, self._egress_rate, self._burst, self._host_queue)
                 shaping.shape(self._switch, _port(host), self.rate, self._burst, self._switch_queue)
@@ -254,9 +256,12 @@ class Lab:
         self._host(host)
         self._the_switch().bridge("link", "set", "dev", _port(host), "state", state)
 
-    def _chosen(self, host: int | None) -> list[Namespace]:
-        self._the_switch()
-        return self._hosts if host is None else [self._host(host)]
+    def _chosen_losses(self, host: int | None) -> list[RandomLoss]:
+        if host is None:
+            self._the_switch()
+            return self._losses
+        self._host(host)
+        return [self._losses[host]]
 
     def _host(self, host: int) -> Namespace:
         self._the_switch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...lab import Lab, LabError
+from ...lab import ENVIRONMENTS, Lab, LabError, require_tools
 from ..console import say
 from ..errors import CommandFailed
 from .options import become_able
@@ -13,8 +13,12 @@ def check() -> None:
     become_able()
     try:
         with Lab(hosts=2) as lab:
-            lab.set_loss(0.0)
             lab.run(0, ["true"], check=True)
     except LabError as error:
         raise CommandFailed(str(error)) from error
     say("[green]a lab can be built here[/]; nothing of it is left")
+    for environment in ENVIRONMENTS.values():
+        try:
+            require_tools(environment)
+        except LabError as error:
+            say(f"[yellow]but not every environment[/]: {error}")

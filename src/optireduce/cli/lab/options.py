@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...lab import Environment, LabError, find_environment
+from ...lab import Environment, LabError, find_environment, require_tools
 from ...lab.privilege import obtain
 from ..console import say
 from ..errors import CommandFailed, UsageError
@@ -29,11 +29,13 @@ def become_able() -> None:
 
 
 def chosen_environment(name: str) -> Environment:
-    """By its name."""
+    """By its name; one that this machine cannot have is refused before anything begins."""
     try:
-        return find_environment(name)
+        environment = find_environment(name)
+        require_tools(environment)
     except LabError as error:
         raise UsageError(str(error)) from error
+    return environment
 
 
 def chosen_rate(rate: str) -> str | None:

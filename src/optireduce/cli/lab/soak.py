@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from ...lab import Lab, LabError
+from ...lab.loss import require_firewall
 from ...trials.soak.outcome import Outcome
 from ...trials.soak.plan import SoakPlan
 from ...trials.soak.run import run_soak
@@ -45,6 +46,7 @@ def soak(
         any_memory=any_memory,
     )
     try:
+        require_firewall("the soak's random loss")
         with Lab(hosts=hosts, rate=rate) as lab, progress_bar(redraws_itself=False) as progress:
             bar = progress.add_task("soak", total=round(plan.chapters * plan.chapter_seconds), note="forming")
             before, latest = 0.0, 0.0
