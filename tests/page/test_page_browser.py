@@ -33,7 +33,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )  # fmt: skip
-LAPTOP, PHONE, HEIGHT = 1366, 400, 4000
+LAPTOP, PHONE, HEIGHT = 1366, 400, 4500
 GLOO, OPTIREDUCE = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)
 GREEN, RED, WHITE = (0x11, 0x70, 0x3C), (0xB3, 0x26, 0x1E), (0xFF, 0xFF, 0xFF)
 

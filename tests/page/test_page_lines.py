@@ -66,7 +66,7 @@ def test_summary_counts_what_was_logged() -> None:
     summary = summarize(
         run_of(
             step(0, 1, 0.25, 2.0),
-            step(1, 1, 0.5, 4.0),
+            step(1, 1, 0.5, 4.0, START + 0.25),
             step(0, 2, 0.125, None),
             operation(
                 0, elapsed_seconds=0.5, closed_by="deadline", contributions_lost_bytes=250_000, absent=(3,)
@@ -76,9 +76,9 @@ def test_summary_counts_what_was_logged() -> None:
         )
     )
     assert (summary.ranks, summary.steps, summary.operations, summary.errors) == (3, 2, 3, 1)
-    assert summary.step_seconds == [0.125, 0.5]  # of the slowest rank
+    assert summary.step_seconds == [0.125, 0.5]  # until the last rank was through
     assert summary.operation_seconds == [0.25, 0.5]  # the failed one does not count
-    assert summary.lost_share == [0.0, 0.25]
+    assert (summary.lost_share, summary.most_lost) == (0.125, 0.25)
     assert summary.closed_by == [1, 0, 1]
     assert (summary.repaired_bytes, summary.absent, summary.stood_still_seconds) == (7, [2, 3], 0.125)
 
@@ -91,7 +91,7 @@ def test_percentiles_of_the_table_are_those_of_steps() -> None:
     assert cells["step time, p99"] == "99.0 ms"
     assert cells["step time, max"] == "100 ms"
     assert cells["step time, p99 / p50"] == "1.98"
-    assert cells["lost share, mean"] == "-"  # not logged is not zero
+    assert cells["lost, of all data"] == "-"  # not logged is not zero
     assert cells["failed operations"] == "-"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_runs import START, held_out, operation, step, write, write_run
@@ -12,7 +13,7 @@ from optireduce.page.page import Section
 from optireduce.page.run_figures import step_times
 from optireduce.page.run_sections import run_sections
 from optireduce.page.runs import Run, read_run
-from optireduce.page.statistics import MOST_BINS, bins, mean_by_step
+from optireduce.page.statistics import MOST_BINS, bins, mean_by_step, step_durations
 from optireduce.report import PeerLoss
 
 
@@ -133,3 +134,58 @@ def test_bins_keep_every_value_and_leave_out_what_is_not_known() -> None:
 
 def test_losses_of_ranks_are_averaged_by_step() -> None:
     assert mean_by_step([2, 1, 1], [9.0, 5.0, 4.0], [7.0, 1.0, 3.0]) == ([5.0, 9.0], [2.0, 7.0])
+
+
+def test_steps_add_up_to_the_time_that_training_took() -> None:
+    """Two ranks of which one is late in each step: the slowest of each step would add up to 5 s."""
+    steps = [1, 1, 2, 2]
+    ends = [START + 1.0, START + 2.0, START + 4.0, START + 3.0]
+    seconds = [1.0, 2.0, 3.0, 1.0]  # the first rank then waited for nobody
+    assert step_durations(steps, ends, seconds) == [2.0, 2.0]
+    assert step_durations([7], [START], [float("nan")]) == []
+
+
+def test_a_clock_that_is_ahead_does_not_lengthen_steps() -> None:
+    assert step_durations([1, 1], [START, START + 3_600], [0.5, 0.4]) == [0.4]
+
+
+def test_deadlines_are_those_of_the_size_that_carries_most_data(tmp_path: Path) -> None:
+    def given(size: int, bound: float, time: float) -> dict[str, Any]:
+        return operation(time=START + time, bytes=size, bounded=True, bound_seconds=bound)
+
+    records = [given(24, 9.0, number) for number in range(100)]  # many, but small
+    records += [given(1_000_000, 0.1, number) for number in range(100)]
+    records.append(given(3_000_000, 3.0, 100))  # large, but one
+    figures = _figures(run_sections([read_run("a", [write(tmp_path / "a.jsonl", records)])]))
+    assert set(figures["deadlines-1"].series[-1].y) == {100.0}
+    assert "Operations of 1.00 MB" in figures["deadlines-1"].caption
+
+
+def test_a_lost_share_is_one_of_data_not_of_operations(tmp_path: Path) -> None:
+    records = [
+        operation(bytes=900_000, reduced_lost_bytes=90_000),
+        operation(bytes=24, reduced_lost_bytes=24),
+        operation(bytes=100_000),
+    ]
+    sections = run_sections([read_run("a", [write(tmp_path / "a.jsonl", records)])])
+    cells = dict(sections[0].tables[0].rows)  # type: ignore[arg-type]
+    assert cells["lost, of all data"] == "9.00 %"
+    assert cells["lost, most in an operation"] == "100.00 %"
+    (curve,) = _figures(sections)["lost-share"].series
+    assert curve.y == [pytest.approx(9.0, abs=0.01)]
+    assert curve.high == [100.0]
+
+
+def test_runs_are_compared_with_the_first_one_in_a_sentence(tmp_path: Path) -> None:
+    slow = [step(0, 1, 0.5, None), held_out(0, 1, 2.5)]
+    fast = [step(0, 1, 0.25, None), held_out(0, 1, 2.51)]
+    runs = [
+        read_run(name, [write(tmp_path / f"{name}.jsonl", records)])
+        for name, records in {"slow": slow, "fast": fast, "bare": [operation()]}.items()
+    ]
+    assert run_sections(runs)[0].text == (
+        "slow's mean step takes 2.00 times as long as fast's; "
+        "their last held-out losses are 2.5000 and 2.5100."
+    )
+    assert run_sections(runs[1:])[0].text == ""
+    assert run_sections(runs[:1])[0].text == ""

@@ -17,6 +17,7 @@ class Operation:
 
     time: float
     rank: int
+    size: int  # bytes; 0: not known
     elapsed_ms: float
     stood_still_ms: float
     lost_share: float  # in both stages
@@ -99,6 +100,7 @@ def _operation(fields: Mapping[str, Any]) -> Operation:
     return Operation(
         time=time,
         rank=rank,
+        size=_whole_or_zero(fields, "bytes"),
         elapsed_ms=_number(fields, "elapsed_ms"),
         stood_still_ms=_number(fields, "stood_still_ms"),
         lost_share=_number(fields, "contributions_lost") + _number(fields, "reduced_lost"),
@@ -107,7 +109,7 @@ def _operation(fields: Mapping[str, Any]) -> Operation:
         bound_ms=_number(fields, "bound_ms"),
         early_ms=_number(fields, "early_ms"),
         behind_ms=_number(fields, "behind_ms"),
-        repaired_bytes=_whole(fields, "repaired_bytes") if fields.get("repaired_bytes") is not None else 0,
+        repaired_bytes=_whole_or_zero(fields, "repaired_bytes"),
         lost_by_peer=_lost_by_peer(fields.get("lost_by_peer") or {}),
         absent=_ranks(fields.get("absent") or []),
         error=_text(fields, "error"),
@@ -138,6 +140,11 @@ def _whole(fields: Mapping[str, Any], name: str) -> int:
     if not _is_whole(value):
         raise BadRecordError(f'"{name}" is {_short(value)}; it must be a whole number, 0 or more')
     return value
+
+
+def _whole_or_zero(fields: Mapping[str, Any], name: str) -> int:
+    """A whole number; 0 where the log has null or nothing."""
+    return 0 if fields.get(name) is None else _whole(fields, name)
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ..quantiles import percentile
+from . import words
 from .figure import Figure, Series, cdf
 from .runs import Run, StepColumns
-from .statistics import Bin, bins, known, mean, mean_by_step, slowest_by_step
+from .statistics import Bin, bins, known, mean, mean_by_step, step_durations
 
 _Statistic = Callable[[Sequence[float]], float]
 
@@ -21,7 +23,9 @@ _DEADLINE_BINS = 100
 
 def step_times(runs: Sequence[Run]) -> list[Figure]:
     """How step times are distributed; for runs that log no steps, operation times."""
-    with_steps = {run.label: slowest_by_step(run.steps.step, run.steps.seconds) for run in runs}
+    with_steps = {
+        run.label: step_durations(run.steps.step, run.steps.time, run.steps.seconds) for run in runs
+    }
     others = {
         run.label: [value / 1e3 for value in known(run.operations.elapsed_ms)]
         for run in runs
@@ -32,7 +36,7 @@ def step_times(runs: Sequence[Run]) -> list[Figure]:
             "step-times",
             "Step times",
             with_steps,
-            "Share of steps that took at most so long; the slowest rank of each step counts. "
+            "Share of steps that took at most so long, from when the last rank began to when the last ended. "
             "A steep curve is a steady run, a long way to the right at the top is a tail.",
         ),
         *_distribution(
@@ -65,11 +69,10 @@ def lost_share(runs: Sequence[Run]) -> list[Figure]:
     series = []
     for run in runs:
         if any(share > 0 for share in run.operations.lost_share):
-            found = bins(_since_start(run, run.operations.time), [100 * x for x in run.operations.lost_share])
-            series.append(_line(run.label, found, mean, low=mean, high=_highest))
+            series.append(_lost_share(run))
     caption = (
-        "Share of the buffer that operations did without. "
-        "Line: mean of neighbouring operations of all ranks; band: up to the worst of them."
+        "Share of the data that operations did without. "
+        "Line: of neighbouring operations of all ranks together; band: up to the worst of them."
     )
     return _shown(
         Figure("lost-share", "Lost share", _TIME_LABEL, "lost, % of an operation", series, caption=caption)
@@ -113,22 +116,45 @@ def _distribution(name: str, title: str, values: dict[str, list[float]], caption
 
 
 def _deadlines(run: Run, number: int) -> list[Figure]:
-    columns, times = run.operations, _since_start(run, run.operations.time)
-    bounded = ~np.isnan(np.asarray(columns.bound_ms))
+    columns, times = run.operations, np.asarray(_since_start(run, run.operations.time))
+    sizes, bounded = np.asarray(columns.size), ~np.isnan(np.asarray(columns.bound_ms))
     if not bounded.any():
         return []
-    elapsed = np.where(bounded, np.asarray(columns.elapsed_ms), np.nan)
+    shown = _busiest_size(sizes[bounded])
+    chosen = bounded & (sizes == shown)
+
+    def binned(values: Sequence[float]) -> list[Bin]:
+        return bins(times[chosen], np.asarray(values)[chosen], _DEADLINE_BINS)
+
     series = [
-        _line("operations", bins(times, elapsed, _DEADLINE_BINS), _median, low=_p10, high=_p90),
-        _line("tC, the usual time", bins(times, columns.early_ms, _DEADLINE_BINS), _median),
-        _line("tB, the deadline", bins(times, columns.bound_ms, _DEADLINE_BINS), _median),
+        _line("operations", binned(columns.elapsed_ms), _median, low=_p10, high=_p90),
+        _line("tC, the usual time", binned(columns.early_ms), _median),
+        _line("tB, the deadline", binned(columns.bound_ms), _median),
     ]
     caption = (
-        "Operations with a deadline, all ranks: medians of neighbours in time; "
-        "band: 10th to 90th percentile. Operations of different sizes have different deadlines."
+        f"Operations of {words.size(shown)}, the size that carries most of the data (others have other "
+        "deadlines), all ranks: medians of neighbours in time; band: 10th to 90th percentile."
     )
     title = f"Deadlines: {run.label}"
     return _shown(Figure(f"deadlines-{number}", title, _TIME_LABEL, "ms", series, caption=caption))
+
+
+def _busiest_size(sizes: npt.NDArray[np.int64]) -> int:
+    """Of the operations that together moved most; of equals the larger."""
+    found, counts = np.unique(sizes, return_counts=True)
+    return int(found[np.flatnonzero(found * counts == (found * counts).max())[-1]])
+
+
+def _lost_share(run: Run) -> Series:
+    """A large operation counts for more than a small one, as its data does."""
+    columns, times = run.operations, _since_start(run, run.operations.time)
+    shares, sizes = np.asarray(columns.lost_share), np.asarray(columns.size, dtype=np.float64)
+    sizes[np.isnan(shares)] = np.nan
+    worst, lost, moved = (bins(times, values) for values in (100 * shares, 100 * shares * sizes, sizes))
+    pairs = zip(lost, moved, strict=True)
+    curve = [sum(part.values) / max(sum(whole.values), 1.0) for part, whole in pairs]
+    highest = [_highest(one.values) for one in worst]
+    return Series(run.label, [one.time for one in worst], curve, curve, highest)
 
 
 def _sent_and_lost(run: Run) -> dict[int, int]:

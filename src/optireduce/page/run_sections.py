@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from . import run_figures, words
 from .page import Section
 from .parts import Rows
-from .run_summary import summary_table
+from .run_summary import headline, summary_table
 from .runs import Run
 
 _WORST_LINKS = 10
@@ -23,7 +23,12 @@ _LOG_OPERATIONS = (
 def run_sections(runs: Sequence[Run]) -> list[Section]:
     """Summary, speed, learning, losses and deadlines, ranks; a section without data only says so."""
     return [
-        Section("Runs", tables=[summary_table(runs)], notes=[*_summary_notes(), *_reading_notes(runs)]),
+        Section(
+            "Runs",
+            text=headline(runs),
+            tables=[summary_table(runs)],
+            notes=[*_summary_notes(), *_reading_notes(runs)],
+        ),
         Section("Speed", figures=run_figures.step_times(runs), notes=_without(runs, "steps", _LOG_STEPS)),
         Section(
             "Learning",
@@ -53,8 +58,8 @@ def _without(runs: Sequence[Run], what: str, how: str) -> list[str]:
 
 def _summary_notes() -> list[str]:
     return [
-        "The step time is that of the slowest rank. An operation counts once for each rank that logged it; "
-        "times and losses are without operations that failed.",
+        "A step lasts from when the last rank began it to when the last ended it. An operation counts once "
+        "for each rank that logged it; times and losses are without operations that failed.",
         "Machine and versions above are those on which this page was made.",
     ]
 

@@ -46,6 +46,7 @@ class OperationColumns:
 
     rank: array[int] = field(default_factory=_whole_numbers)
     time: array[float] = field(default_factory=_numbers)
+    size: array[int] = field(default_factory=_whole_numbers)  # bytes; 0: not known
     elapsed_ms: array[float] = field(default_factory=_numbers)
     stood_still_ms: array[float] = field(default_factory=_numbers)
     lost_share: array[float] = field(default_factory=_numbers)
@@ -57,6 +58,7 @@ class OperationColumns:
         """Keep one record."""
         self.rank.append(record.rank)
         self.time.append(record.time)
+        self.size.append(record.size)
         self.elapsed_ms.append(record.elapsed_ms)
         self.stood_still_ms.append(record.stood_still_ms)
         self.lost_share.append(record.lost_share)

@@ -36,9 +36,21 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def slowest_by_step(steps: Sequence[int], seconds: Sequence[float]) -> list[float]:
-    """For each step the time of its slowest rank, in ascending order."""
-    return sorted(values[-1] for values in _by_step(steps, seconds).values())
+def step_durations(steps: Sequence[int], times: Sequence[float], seconds: Sequence[float]) -> list[float]:
+    """How long each step took the group, in ascending order: from when the last rank began it (``seconds``
+    before its end) until the last rank ended it (at ``times``).
+
+    They add up to the time that training took. Those of each step's slowest rank would not: a rank that ends
+    one step late has begun the next one late.
+    """
+    step, end, own = np.asarray(steps), np.asarray(times), np.asarray(seconds)
+    step, end, own = step[~np.isnan(own)], end[~np.isnan(own)], own[~np.isnan(own)]
+    if not len(step):
+        return []
+    order = np.argsort(step, kind="stable")
+    _, starts, ranks = np.unique(step[order], return_index=True, return_counts=True)
+    ended = np.repeat(np.maximum.reduceat(end[order], starts), ranks)
+    return _ascending(np.minimum.reduceat(own[order] + (ended - end[order]), starts))
 
 
 def mean_by_step(

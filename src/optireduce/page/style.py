@@ -17,6 +17,7 @@ body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 72rem; color: var(-
   background: var(--back); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; }
 h2 { font-size: 1.3rem; margin: 2.2rem 0 .5rem; padding-top: .8rem; border-top: 1px solid var(--line); }
+h2 + p { font-size: 1.1rem; }
 h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
 p { margin: .4rem 0; max-width: 50rem; }
 .facts, .notes { color: var(--faint); font-size: .88rem; }

@@ -58,6 +58,8 @@ def _make(files: dict[str, list[Path]], out: Path, png: Path | None) -> None:
 
     sections = run_sections(_read(files))
     print_table(render(sections[0].tables[0]))
+    if sections[0].text:
+        say(escape(sections[0].text))
     write_page(out, _title(list(files)), sections, machine_facts())
     say(f"page: {escape(str(out))}")
     if png is not None:
