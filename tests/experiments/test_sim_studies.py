@@ -27,7 +27,7 @@ from optireduce.experiments.sim_bursts import Neighbour
 from optireduce.experiments.sim_environment import Environment
 from optireduce.experiments.sim_loop import Loop, Measured, note, run_loop
 from optireduce.experiments.sim_lost_packets import PACKET, error_parts, heavy_tail, lost_packets
-from optireduce.experiments.sim_numbers import percentile, spread_series, summary
+from optireduce.experiments.sim_numbers import spread_series, summary
 from optireduce.experiments.sim_port import dropped, overflow_share
 from optireduce.experiments.sim_repeats import Repeats
 from optireduce.experiments.sim_topologies import (
@@ -145,11 +145,6 @@ def test_a_summary_by_hand() -> None:
     assert found.error == pytest.approx(1.0)
     assert (found.low, found.high) == (2 - found.spread, 2 + found.spread)
     assert summary([5.0]).spread == 0
-
-
-def test_percentiles_are_values_of_the_sample() -> None:
-    values = [float(value) for value in range(100, 0, -1)]
-    assert (percentile(values, 0.99), percentile(values, 0.5), percentile([7.0], 0.99)) == (99.0, 50.0, 7.0)
 
 
 def test_a_curve_in_another_unit() -> None:

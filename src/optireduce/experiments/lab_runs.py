@@ -16,7 +16,7 @@ from ..trials.training.run import run_training
 
 RATE = "200mbit"
 BUCKET_BYTES = 4 << 20
-_BLOCK = 10
+BLOCK = 10  # operations of a system before it is the next one's turn
 _WARMUP = 25
 
 
@@ -59,7 +59,7 @@ class Network:
     ) -> Comparison:
         """All-reduces of all systems, taking turns, in this environment."""
         size = BUCKET_BYTES // (4 * self.hosts) * 4 * self.hosts
-        plan = Plan(systems, self.hosts, size, iterations, min(_BLOCK, iterations), _WARMUP)
+        plan = Plan(systems, self.hosts, size, iterations, min(BLOCK, iterations), _WARMUP)
         try:
             return compare(self._lab, plan, self._begin(environment, seed), advance)
         finally:

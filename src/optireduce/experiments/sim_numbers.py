@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import sqrt
 from statistics import fmean, stdev
 
 from ..page.figure import Series
@@ -38,12 +38,6 @@ class Summary:
 def summary(values: Sequence[float]) -> Summary:
     """Of at least one value."""
     return Summary(fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of all values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(ceil(share * len(ordered)), 1) - 1]
 
 
 def spread_series(name: str, x: Sequence[float], found: Sequence[Summary], scale: float = 1.0) -> Series:

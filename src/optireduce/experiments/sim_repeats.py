@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from ..quantiles import percentile
 from .sim_loop import Measured
-from .sim_numbers import Summary, percentile, summary
+from .sim_numbers import Summary, summary
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from ..lab import Lab
 from ..page.figure import Figure, cdf
 from ..page.parts import Rows, Verdict
+from ..quantiles import percentile
 from ..trials.allreduce.comparison import Comparison, Figures, figures
 from ..trials.allreduce.plan import GLOO, OURS, PAPERS, SYSTEMS, TAR_TCP
-from .lab_runs import RATE, Network
+from .lab_runs import BLOCK, RATE, Network
+from .lab_spread import NOTE, Interval, interval
 from .study import Advance, Findings, Settings, Study
 
 _SYSTEMS = tuple(SYSTEMS[name] for name in (GLOO, TAR_TCP, PAPERS, OURS))
@@ -40,6 +43,7 @@ def run(settings: Settings, advance: Advance) -> Findings:
         notes=(
             f"{_iterations(settings)} all-reduces of 4 MiB of each algorithm, in blocks that take turns; "
             f"the slowest rank counts; links of {RATE}, switch buffers of 256 KiB, TCP with cubic.",
+            NOTE,
             *notes,
         ),
     )
@@ -55,7 +59,7 @@ def _table(hosts: int, environment: str, result: Comparison) -> Rows:
         (
             row.system,
             *(f"{seconds * 1e3:.0f} ms" for seconds in (row.p50, row.p90, row.p99, row.most)),
-            f"{row.tail:.2f}",
+            f"{row.tail:.2f} {_tail_interval(result, row.system).text()}",
             f"{row.lost_mean:.2%}",
             f"{row.sent_bytes / 1e6:.2f}",
             f"{row.cpu_seconds:.2f}",
@@ -63,6 +67,10 @@ def _table(hosts: int, environment: str, result: Comparison) -> Rows:
         for row in _rows(result)
     ]
     return Rows(f"{environment}, {hosts} hosts", header, lines)
+
+
+def _tail_interval(result: Comparison, system: str) -> Interval:
+    return interval(result, BLOCK, lambda of: percentile(of(system), 0.99) / median(of(system)))
 
 
 def _figure(hosts: int, environment: str, result: Comparison) -> Figure:
