@@ -223,25 +223,52 @@ def test_a_lab_that_cannot_be_built_leaves_no_namespace() -> None:
     assert made.name not in namespaces()
 
 
-@needs_a_lab
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_no_namespace_and_no_process(number: signal.Signals) -> None:
+def lab_that_waits() -> tuple[subprocess.Popen[str], str, str]:
+    """A process with a lab until its input ends, the lab's name, and a process inside it."""
     program = subprocess.Popen(
         [sys.executable, "-c", LAB_THAT_WAITS],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=_with_usual_signals,
     )
     assert program.stdout is not None
     name, sleeper = program.stdout.readline().split()
     assert name in namespaces()
+    return program, name, sleeper
+
+
+def _with_usual_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@needs_a_lab
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_leaves_no_namespace_and_no_process(number: signal.Signals) -> None:
+    program, name, sleeper = lab_that_waits()
     program.send_signal(number)
     program.communicate(timeout=LIMIT_SECONDS)
     assert program.returncode != 0
     assert name not in namespaces()
     assert not os.path.exists(f"/proc/{sleeper}")
+
+
+@needs_a_lab
+def test_what_a_killed_lab_left_is_removed_by_the_next_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    killed, name, sleeper = lab_that_waits()
+    other, other_name, _ = lab_that_waits()
+    os.kill(int(sleeper), signal.SIGSTOP)  # as in the middle of `stop`
+    killed.kill()
+    killed.wait(LIMIT_SECONDS)
+    assert name in namespaces()
+    with Lab(hosts=1):
+        assert name not in namespaces()
+        assert other_name in namespaces(), "its process lives"
+    until(lambda: not os.path.exists(f"/proc/{sleeper}"))
+    assert f"removed what is left of {name}" in caplog.text
+    other.communicate(timeout=LIMIT_SECONDS)
 
 
 @needs_a_lab

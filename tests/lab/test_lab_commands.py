@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,22 @@ def test_environments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_lab_can_be_checked_and_nothing_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "check"]) == 0
     assert "can be built here" in capsys.readouterr().out
-    assert f"optireduce-lab-{os.getpid()}-" not in namespaces()
+    assert f"-{os.getpid()}-" not in namespaces()
+
+
+@needs_a_lab
+def test_hosts_that_do_not_reach_each_other_are_no_lab(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class CutOff(Lab):
+        def __enter__(self) -> Lab:
+            lab = super().__enter__()
+            lab.cut(1)
+            return lab
+
+    monkeypatch.setattr(import_module("optireduce.cli.lab.check"), "Lab", CutOff)
+    assert main(["lab", "check"]) == 1
+    assert "do not reach each other" in capsys.readouterr().err
 
 
 @needs_a_lab
@@ -87,7 +103,7 @@ def test_a_program_that_fails_ends_the_others(capfd: pytest.CaptureFixture[str])
     script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
     assert main(["lab", "run", "quiet", "--hosts", "2", "--", sys.executable, "-c", script]) == 1
     assert "ended with code 7" in capfd.readouterr().err
-    assert f"optireduce-lab-{os.getpid()}-" not in namespaces()
+    assert f"-{os.getpid()}-" not in namespaces()
 
 
 @needs_a_lab

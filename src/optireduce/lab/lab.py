@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
 import os
 import subprocess
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from .leaving import TerminationAsExit
 from .loss import RandomLoss
 from .namespaces import Namespace
 from .pauses import Pauses, Pausing
+from .remains import new_name, remove_remains
 from .udp import open_udp_ports, refused_packets
 
 INTERFACE = "eth0"  # of every host
@@ -28,7 +28,6 @@ _PREFIX = "10.213.78"
 _NEIGHBOUR_ADDRESS = f"{_PREFIX}.254"
 _FORWARDING, _DISABLED = "3", "0"  # states of a bridge port
 _RUN_SECONDS = 60.0
-_serial = itertools.count()
 
 
 class Lab:
@@ -62,7 +61,7 @@ class Lab:
                 shaping.bits_per_second(speed, name)
         self.rate = rate
         self._egress_rate = egress_rate or rate
-        self.name = f"optireduce-lab-{os.getpid()}-{next(_serial)}"
+        self.name = new_name()
         self.interface = INTERFACE
         self.addresses = tuple(f"{_PREFIX}.{host + 1}" for host in range(hosts))
         self._switch_queue = shaping.size_bytes("switch_queue", switch_queue)
@@ -81,6 +80,7 @@ class Lab:
 
     def __enter__(self) -> Lab:
         check_requirements()
+        remove_remains()
         self._termination.begin()
         atexit.register(self.close)
         try:

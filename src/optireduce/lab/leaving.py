@@ -1,4 +1,5 @@
-"""A lab must not outlive its process: SIGTERM becomes an ordinary exit, which runs ``with`` blocks."""
+"""A lab must not outlive its process: SIGTERM, and SIGHUP when a terminal is closed, become an ordinary exit,
+which runs ``with`` blocks."""
 
 from __future__ import annotations
 
@@ -7,28 +8,33 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
 
 class TerminationAsExit:
-    """Between :meth:`begin` and :meth:`end`, SIGTERM raises SystemExit, as SIGINT raises KeyboardInterrupt.
+    """Between :meth:`begin` and :meth:`end`, these signals raise SystemExit, as SIGINT raises
+    KeyboardInterrupt.
 
-    A program that handles SIGTERM itself keeps its handler, and only the main thread may set one.
+    A program that handles one itself keeps its handler (and under nohup SIGHUP stays ignored), and only the
+    main thread may set one.
     """
 
     def __init__(self) -> None:
-        self._active = False
+        self._taken: list[signal.Signals] = []
 
     def begin(self) -> None:
-        """Take SIGTERM over where nobody else has."""
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _exit)
-            self._active = True
+        """Take over the signals that nobody else has."""
+        if threading.current_thread() is threading.main_thread():
+            self._taken = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+            for number in self._taken:
+                signal.signal(number, _exit)
 
     def end(self) -> None:
-        """Give it back."""
-        if self._active and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._active = False
+        """Give them back."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._taken:
+                signal.signal(number, signal.SIG_DFL)
+            self._taken = []
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:

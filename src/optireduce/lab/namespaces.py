@@ -28,6 +28,13 @@ class Namespace:
             self.delete()
             raise
 
+    @classmethod
+    def existing(cls, name: str) -> Namespace:
+        """One that somebody else has made."""
+        found = cls.__new__(cls)
+        found.name = name
+        return found
+
     def ip(self, *arguments: str) -> str:
         """``ip`` as seen from inside."""
         return call("ip", "-n", self.name, *arguments)
