@@ -11,7 +11,7 @@ import pytest
 
 from optireduce.cli import main
 from optireduce.experiments.catalogue import STUDIES
-from optireduce.experiments.tta import Cell, Row, _learning
+from optireduce.experiments.tta import Cell, Row, _by_seed, _learning
 from optireduce.trials.training.outcome import HeldOut, Outcome
 
 IN_THE_LAB = [name for name, study in STUDIES.items() if study.needs_lab]
@@ -83,3 +83,7 @@ def test_all_seeds_of_a_system_are_curves_of_one_name() -> None:
 
 def test_a_seed_that_never_got_there_leaves_no_speed_up() -> None:
     assert row([2.0, 3.0], [0.0, 0.0]).speedup("optireduce", 2.0) is None
+
+
+def test_each_seeds_speed_up_is_told() -> None:
+    assert _by_seed(row([2.0, 2.0, 3.0], [2.0, 0.0, 0.0]), "optireduce", 2.0) == "1.00, 2.00, -"
