@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optireduce.cli.console import progress_bar
+from optireduce.cli.lab.calibrate import teller
 from optireduce.lab import Lab, find_environment
 from optireduce.trials import calibration
 from optireduce.trials.calibrated import Scope, recall, remember
@@ -100,3 +102,13 @@ def test_environments_without_a_tail_are_left_as_they_are() -> None:
         find_environment("loss1"),
         "1 % of packets lost at random",
     )
+
+
+def test_the_bar_of_a_trial_stays_full_until_the_next_one_moves_it() -> None:
+    progress = progress_bar(redraws_itself=False)
+    advance = teller(progress, progress.add_task("tail3", total=20, note=""))
+    advance("a block", 20)
+    advance("what ranks tell at the end", 0)
+    assert progress.tasks[0].completed == 20
+    advance("the next trial", 10)
+    assert progress.tasks[0].completed == 10

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from rich.progress import Progress, TaskID
+
 from ...lab import Lab, LabError
 from ...trials.calibrated import Scope, remember
 from ...trials.calibration import ITERATIONS, Calibration, Trial, find
@@ -33,19 +37,25 @@ def calibrate(
         with Lab(hosts=hosts, rate=rate) as lab, progress_bar(redraws_itself=False) as progress:
             bar = progress.add_task(environment, total=ITERATIONS, note="starting")
 
-            def advance(note: str, operations: int) -> None:
-                if progress.finished:  # the trial before this one
-                    progress.reset(bar)
-                progress.update(bar, advance=operations, note=note, refresh=True)
-
             def tried(trial: Trial) -> None:
                 say(f"bursts of {trial.on_ms:.0f} ms: Gloo's P99/P50 is {trial.ratio:.2f}")
 
-            found = find(lab, chosen, scope.size, seed, advance, tried)
+            found = find(lab, chosen, scope.size, seed, teller(progress, bar), tried)
     except (LabError, RankFailed) as error:
         raise CommandFailed(str(error)) from error
     _tell(found, hosts)
     say(f"kept in {remember(found, scope)}")
+
+
+def teller(progress: Progress, bar: TaskID) -> Callable[[str, int], None]:
+    """Moves the bar with the operations of a trial, and back to its beginning with the first of the next."""
+
+    def advance(note: str, operations: int) -> None:
+        if progress.finished and operations:
+            progress.reset(bar)
+        progress.update(bar, advance=operations, note=note, refresh=True)
+
+    return advance
 
 
 def _tell(found: Calibration, hosts: int) -> None:
