@@ -58,6 +58,11 @@ std::uint16_t checked_weight(int weight) {
   return static_cast<std::uint16_t>(weight);
 }
 
+double checked_slack(double slack) {
+  if (!(slack >= 1.0)) throw std::invalid_argument("slack " + std::to_string(slack) + " is not 1 or more");
+  return slack;
+}
+
 const char* name_of(ClosedBy closed_by) {
   switch (closed_by) {
     case ClosedBy::Early:
@@ -271,10 +276,10 @@ void bind_engine(nb::module_& m) {
       .def(
           "all_reduce",
           [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout,
-             bool bounded, int weight, std::uint32_t stream, std::size_t patience, bool repairs,
-             bool unhurried, std::uintptr_t wide, std::size_t wide_values, std::uint64_t rounding_seed) {
-            StartOptions options{seconds(timeout), checked_weight(weight), stream, patience, repairs,
-                                 unhurried};
+             bool bounded, int weight, std::uint32_t stream, std::size_t patience, bool repairs, double slack,
+             std::uintptr_t wide, std::size_t wide_values, std::uint64_t rounding_seed) {
+            StartOptions options{seconds(timeout), checked_weight(weight), stream, patience,
+                                 repairs,          checked_slack(slack)};
             options.wide = {reinterpret_cast<float*>(wide), wide_values, rounding_seed};
             return self.all_reduce(reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype),
                                    checked_op(op), bounded, options);
@@ -282,7 +287,7 @@ void bind_engine(nb::module_& m) {
           nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
           nb::arg("timeout_seconds"), nb::arg("bounded") = false, nb::arg("weight") = 1,
           nb::arg("stream") = 0, nb::arg("patience_bytes") = 0, nb::arg("repairs") = false,
-          nb::arg("unhurried") = false, nb::arg("wide") = 0, nb::arg("wide_values") = 0,
+          nb::arg("slack") = 1.0, nb::arg("wide") = 0, nb::arg("wide_values") = 0,
           nb::arg("rounding_seed") = 0, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(

@@ -1,5 +1,7 @@
 #include "proto/endpoint.h"
 
+#include <cmath>
+
 namespace optireduce {
 namespace {
 
@@ -43,7 +45,8 @@ std::uint64_t Endpoint::start(Time now, const Descriptor& descriptor, std::byte*
     fail_rejected(now, operation, known->second);
     return number;
   }
-  if (descriptor.bounded && !options.unhurried && timeouts_.warmed_up()) set_bound(operation);
+  const bool has_deadline = descriptor.bounded && std::isfinite(options.slack);
+  if (has_deadline && timeouts_.warmed_up()) set_bound(operation);
   if (!admit_participants(now, operation)) return number;
   const bool too_few = lacks_ranks(operation);
   if (!too_few) finish_if_complete(now, operation);  // a group of one, or nothing to reduce

@@ -27,7 +27,8 @@ void Endpoint::set_bound(Operation& operation) {
   Bound bound;
   // A peer's word alone (of two ranks the slower decides) must not make it wait for ever.
   const Duration patience = operation.deadline() - operation.started();
-  const Duration usual = timeouts_.bound(bytes) + timeouts_.skew(bytes);
+  const Duration usual =
+      Duration::from_seconds(timeouts_.bound(bytes).seconds() * operation.slack()) + timeouts_.skew(bytes);
   bound.hard = std::min(usual + head_start(operation), patience);
   bound.early = timeouts_.early(bytes);
   bound.drain = std::min(timeouts_.undisturbed(operation.bytes()), bound.hard) / 2;
@@ -112,9 +113,10 @@ void Endpoint::catch_up(Time now, Operation& operation, std::uint64_t operations
 }
 
 /// When most are through, the rest ends soon after: who took its full time would start the next operation as
-/// late as it started this one, and be waited for in vain again and again.
+/// late as it started this one, and be waited for in vain again and again. Where there is slack the others
+/// wait for it, too.
 void Endpoint::hurry_after_others(Time now, Operation& operation) {
-  if (!operation.bound() || operation.patience_bytes() != 0) return;
+  if (!operation.bound() || operation.patience_bytes() != 0 || operation.slack() > 1) return;
   Rank through = 0;
   for (Rank rank = 0; rank < config_.size; ++rank) {
     const bool counts = rank != config_.rank && peers_[rank].present();

@@ -49,6 +49,7 @@ Operation::Operation(std::uint64_t number, const Descriptor& descriptor, std::by
       wide_(options.wide, descriptor.dtype),
       stream_(options.stream),
       patience_bytes_(options.patience_bytes),
+      slack_(options.slack),
       repairs_(config.bound.repair || options.repairs),
       takes_attendance_(!options.repairs),
       weight_(options.weight),

@@ -31,8 +31,9 @@ struct StartOptions {
   /// No gradient: asks for lost packets again, also where other operations with a deadline do not, and who
   /// misses it is not absent.
   bool repairs = false;
-  /// It may end without all data, and yet takes the time it needs, as in the warm-up.
-  bool unhurried = false;
+  /// Its deadline is so many times the usual one, 1 or more. Infinite: it has none, as in the warm-up, and
+  /// may yet end without all data if others have done so.
+  double slack = 1.0;
   /// Second stage alone: what the packets of our shard lack, see OwnedShard::set_lost.
   std::vector<std::uint16_t> lacking = {};
   /// Data of a narrow type that stands for these float32: they are what is contributed, they get the result,
@@ -67,6 +68,7 @@ class Operation {
   std::vector<std::byte> contribution(Place place) const;
   std::uint32_t stream() const { return stream_; }
   std::size_t patience_bytes() const { return patience_bytes_; }
+  double slack() const { return slack_; }
   bool repairs() const { return repairs_; }
   /// Whether a rank that contributes nothing to it may be absent: not for what is sent beside gradients.
   bool takes_attendance() const { return takes_attendance_; }
@@ -196,6 +198,7 @@ class Operation {
   Wide wide_;
   std::uint32_t stream_;
   std::size_t patience_bytes_;
+  double slack_;
   bool repairs_;
   bool takes_attendance_;
   std::uint16_t weight_;

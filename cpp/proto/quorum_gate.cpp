@@ -1,5 +1,6 @@
 #include "proto/quorum_gate.h"
 
+#include <cmath>
 #include <string>
 
 namespace optireduce {
@@ -17,7 +18,7 @@ std::uint64_t QuorumGate::start(Time now, const Descriptor& descriptor, std::byt
 }
 
 bool QuorumGate::must_wait(const Descriptor& descriptor, const StartOptions& options) const {
-  const bool has_deadline = descriptor.bounded && !options.unhurried;
+  const bool has_deadline = descriptor.bounded && std::isfinite(options.slack);
   return has_deadline && !inner_->has_quorum() && inner_->may_have_quorum();
 }
 

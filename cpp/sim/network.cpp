@@ -196,7 +196,8 @@ void Network::call(const Event& event) {
   const Call& mine = operation.calls[event.rank];
   note(EventKind::Call, event.rank, 0, event.index);
   Node& node = *nodes_[event.rank];
-  StartOptions options{operation.timeout, mine.weight, mine.stream, mine.patience_bytes, mine.repairs};
+  StartOptions options{operation.timeout,   mine.weight,  mine.stream,
+                       mine.patience_bytes, mine.repairs, mine.slack};
   options.wide = mine.wide;
   const std::uint64_t number = node.protocol().start(node.clock(now_), mine.descriptor, mine.data, options);
   node.called[number] = event.index;

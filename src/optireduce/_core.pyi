@@ -106,7 +106,7 @@ class Engine:
         stream: int = 0,
         patience_bytes: int = 0,
         repairs: bool = False,
-        unhurried: bool = False,
+        slack: float = 1.0,
         wide: int = 0,
         wide_values: int = 0,
         rounding_seed: int = 0,

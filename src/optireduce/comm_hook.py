@@ -30,6 +30,7 @@ from .report import PeerLoss, Report, StepReport, lost_by_peer, step_report
 from .resync import Resync
 from .safeguard import Safeguard, Statement, Verdict
 from .transport import Operation, Transport
+from .warmup import slack_of
 from .wire import Lost
 from .work import future_of
 
@@ -215,8 +216,8 @@ class Session:
         on_cpu = buffer.device.type == "cpu"
         host = buffer if on_cpu else buffer.cpu()
         copy_to_device = None if on_cpu else lambda: _copy_to_device(buffer, host)
-        warming_up = step.number < self._transport.config.warmup_steps
-        operation = self._start(host, bucket.index(), copy_to_device, unhurried=warming_up)
+        slack = slack_of(step.number, self._transport.config.warmup_steps)
+        operation = self._start(host, bucket.index(), copy_to_device, slack)
         return future_of(
             operation,
             buffer,
@@ -226,7 +227,7 @@ class Session:
         )
 
     def _start(
-        self, host: torch.Tensor, bucket: int, then: Callable[[], None] | None, *, unhurried: bool
+        self, host: torch.Tensor, bucket: int, then: Callable[[], None] | None, slack: float
     ) -> Operation:
         """A bucket as it is, or encoded."""
         dtype = TORCH_DTYPES[host.dtype]
@@ -245,7 +246,7 @@ class Session:
             OPS["mean"],
             gradient=True,
             stream=bucket + 1 if encoded is None else 0,  # other signs each time: nothing can be added later
-            unhurried=unhurried,
+            slack=slack,
             keep_alive=(host, encoded),
             finish=None if encoded is None and then is None else finish,
         )

@@ -73,9 +73,11 @@ class Config:
     better first estimate, and leave training unprotected for longer."""
 
     warmup_steps: int = 20
-    """With attach(): the gradients of so many steps run to completion, whatever ``warmup_operations`` says.
-    In its first steps an optimizer moves parameters the furthest, so that a replica that loses a part of them
-    is left behind. More leave training unprotected for longer: a rank that dies during them ends it."""
+    """With attach(): the gradients of so many steps run to completion, whatever ``warmup_operations`` says,
+    and over twice as many more deadlines tighten from three times the usual one. In its first steps an
+    optimizer moves parameters the furthest, so that a replica that loses a part of them is left behind: give
+    it at least the steps in which your learning rate rises. More leave training unprotected for longer: a
+    rank that dies during them ends it."""
 
     bound_percentile: float = 95.0
     """The deadline is this percentile of what operations took. Lower ends slow operations sooner, and loses

@@ -150,7 +150,7 @@ class Transport:
         stream: int = 0,
         patience_bytes: int = 0,
         repairs: bool = False,
-        unhurried: bool = False,
+        slack: float = 1.0,
         must_complete: bool = False,
         keep_alive: object = None,
         finish: Finish | None = None,
@@ -162,7 +162,8 @@ class Transport:
         ``stream``: not 0 where what comes too late may be added to the next operation with the same number.
         ``patience_bytes``: its deadline is that of an operation so much larger. ``repairs``: ask for what is
         lost even if ``Config.repair`` is off: not for gradients, but for what keeps ranks together.
-        ``unhurried``: it takes the time it needs, and what is usual is learned from it, as in the warm-up.
+        ``slack``: its deadline is so many times the usual one; infinite: it takes the time it needs, and what
+        is usual is learned from it, as in the warm-up.
         A mean divides by the sum of the ``weight`` of the ranks whose data came; 0: this rank gives nothing.
         ``keep_alive`` is held until the operation is done; ``finish`` runs once, when it has succeeded and
         before anybody is told, and hears which values did not come back.
@@ -188,7 +189,7 @@ class Transport:
                 stream=stream,
                 patience_bytes=patience_bytes,
                 repairs=repairs,
-                unhurried=unhurried,
+                slack=slack,
                 wide=form.wide,
                 wide_values=form.values,
                 rounding_seed=form.seed,

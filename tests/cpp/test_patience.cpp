@@ -27,7 +27,7 @@ class Steps : public TrainingLoop {
  public:
   using TrainingLoop::TrainingLoop;
 
-  void run(std::size_t steps, Duration first_start, Duration compute) {
+  void run(std::size_t steps, Duration first_start, Duration compute, double slack = 1.0) {
     const auto call_of = [&](std::size_t operation, Rank rank) {
       const bool states = operation % 2 == 1;
       sim::Call call;
@@ -36,6 +36,7 @@ class Steps : public TrainingLoop {
       call.start = operation == 0 ? first_start : rank == 0 ? Duration{} : compute;
       call.patience_bytes = states ? kElements * sizeof(float) : 0;
       call.repairs = states;
+      call.slack = states ? 1.0 : slack;
       return call;
     };
     run_calls(2 * steps, call_of, contribution, Duration::millis(600'000));
@@ -44,18 +45,15 @@ class Steps : public TrainingLoop {
   std::string why_wrong() const override { return {}; }
 };
 
-}  // namespace
-
-TEST(who_is_through_early_waits_for_what_the_others_say_about_the_step) {
+void check_that_all_hear_about_the_step(double slack, Duration cut) {
   sim::SimOptions options = network();
   // What rank 0 adds up reaches nobody, after the contributions to it have been sent: the others take all the
   // time they have.
   const Time reduced = kFaultBegins + Duration::micros(600);
-  for (const Rank to : {Rank{1}, Rank{2}})
-    options.cuts.push_back({0, to, reduced, kFaultBegins + Duration::millis(45)});
+  for (const Rank to : {Rank{1}, Rank{2}}) options.cuts.push_back({0, to, reduced, kFaultBegins + cut});
   Steps steps(options);
   steps.run(8, {}, {});
-  steps.run(1, kFaultBegins - steps.network().now(), Duration::millis(5));
+  steps.run(1, kFaultBegins - steps.network().now(), Duration::millis(5), slack);
   CHECK(steps.report(0, 0).elapsed < Duration::millis(10));
   for (const Rank rank : {Rank{1}, Rank{2}}) {
     CHECK_EQ(static_cast<int>(steps.report(0, rank).closed_by), static_cast<int>(ClosedBy::Deadline));
@@ -65,6 +63,17 @@ TEST(who_is_through_early_waits_for_what_the_others_say_about_the_step) {
     CHECK_EQ(static_cast<int>(told.closed_by), static_cast<int>(ClosedBy::Complete));
     CHECK_EQ(told.reduced_lost_bytes + told.contributions_lost_bytes, 0u);
   }
+}
+
+}  // namespace
+
+TEST(who_is_through_early_waits_for_what_the_others_say_about_the_step) {
+  check_that_all_hear_about_the_step(1.0, Duration::millis(45));
+}
+
+// Time that slack added to the gradient counts: others use it.
+TEST(also_where_the_others_had_more_time_than_usual) {
+  check_that_all_hear_about_the_step(3.0, Duration::millis(135));
 }
 
 // Every statement could lengthen the next one's time otherwise.

@@ -64,12 +64,14 @@ class FakeEngine:
         stream: int,
         patience_bytes: int,
         repairs: bool,
-        unhurried: bool,
+        slack: float,
         wide: int,
         wide_values: int,
         rounding_seed: int,
     ) -> int:
-        self.calls.append(SimpleNamespace(elements=elements, bounded=bounded, weight=weight, stream=stream))
+        self.calls.append(
+            SimpleNamespace(elements=elements, bounded=bounded, weight=weight, stream=stream, slack=slack)
+        )
         return len(self.calls) - 1
 
     def wait(self, operation: int, timeout_seconds: float) -> Any:
