@@ -39,8 +39,8 @@ struct Call {
   bool follows = false;       // `start` is after the end of this rank's operation before, as in training
   std::uint32_t stream = 0;   // see StartOptions
   std::size_t patience_bytes = 0;
-  double slack = 1.0;
   bool repairs = false;
+  double slack = 1.0;
   WideMemory wide = {};
 };
 
