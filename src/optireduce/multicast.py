@@ -15,8 +15,9 @@ from .exchange import Exchange, agree
 
 _logger = logging.getLogger("optireduce")
 
-_PROBE_SECONDS = 1.0
-"""How long ranks listen for each other; they are through with it as soon as everybody is heard."""
+_PROBE_SECONDS = 5.0
+"""How long ranks listen for each other; they are through with it as soon as everybody is heard. Where the
+rendezvous loses packets, TCP lets one of them begin a second after the others."""
 _FEWEST_RANKS = 3  # of two, each sends what it reduced to one other: nothing is saved
 _SHOWN_RANKS = 8
 
