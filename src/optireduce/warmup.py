@@ -1,8 +1,8 @@
 """How much more time the gradients of a training's first steps have.
 
 Ranks agree on most of the gradient then, and much of it lies in few parameters. Where a replica lacks those
-for a step, the norm of its gradient is another one, and clipping scales all its parameters otherwise than the
-others' (docs/replicas.md). Later most of a gradient is noise, and what is missing changes little.
+for a step, the norm of its gradient is another one, and clipping scales all of it otherwise than the others'
+(docs/replicas.md). Later most of a gradient is noise, and what is missing changes little.
 """
 
 from __future__ import annotations

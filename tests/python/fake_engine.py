@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from optireduce import Communicator, Config, transport
+from optireduce import Communicator, Config, attach, transport
 
 DEFAULTS: dict[str, Any] = {
     "elapsed_seconds": 0.25,
@@ -93,6 +95,21 @@ def fake_engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     engine = FakeEngine()
     monkeypatch.setattr(transport, "connect", lambda *_: (engine, 1, 1))
     return engine
+
+
+@contextmanager
+def fake_session(monkeypatch: pytest.MonkeyPatch, config: Config) -> Iterator[tuple[Any, Any, FakeEngine]]:
+    """A small DDP model in a group of one, what attach() made of it, and the fake below."""
+    torch = pytest.importorskip("torch")
+    engine = fake_engine(monkeypatch)
+    dist = torch.distributed
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+        with attach(model, config) as session:
+            yield model, session, engine
+    finally:
+        dist.destroy_process_group()
 
 
 def fake_group(

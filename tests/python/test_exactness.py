@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from fake_engine import fake_engine, fake_group
+from fake_engine import fake_engine, fake_group, fake_session
 
 import optireduce
 from optireduce import Config
@@ -88,20 +88,13 @@ def test_the_backend_follows_the_same_rule(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_gradients_through_attach_have_a_deadline_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    engine = fake_engine(monkeypatch)
-    dist = torch.distributed
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
-        with optireduce.attach(model, Config(interface="lo")) as session:
+    with fake_session(monkeypatch, Config(interface="lo")) as (model, session, engine):
+        model(torch.ones(1, 8)).sum().backward()
+        with optireduce.exact():
             model(torch.ones(1, 8)).sum().backward()
-            with optireduce.exact():
-                model(torch.ones(1, 8)).sum().backward()
-            assert session.last_step is not None
-            assert session.last_step.step == 1
-            session.all_reduce_async(torch.zeros(4, requires_grad=True), weight=7).wait()
-    finally:
-        dist.destroy_process_group()
+        assert session.last_step is not None
+        assert session.last_step.step == 1
+        session.all_reduce_async(torch.zeros(4, requires_grad=True), weight=7).wait()
     assert [call.bounded for call in engine.calls] == [True, False, True]
     assert [call.weight for call in engine.calls] == [1, 1, 7]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from fake_engine import fake_engine
+from fake_engine import fake_session
 from hypothesis import given
 from hypothesis import strategies as st
 
-import optireduce
 from optireduce import Config, _core
 from optireduce.warmup import slack_of
 
@@ -32,17 +31,10 @@ def test_the_warm_up_has_no_deadline_and_three_times_as_many_steps_have_the_usua
 
 def test_gradients_have_the_slack_of_their_step(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    engine = fake_engine(monkeypatch)
-    dist = torch.distributed
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
-        with optireduce.attach(model, Config(interface="lo", warmup_steps=2)) as session:
-            for _ in range(8):
-                model(torch.ones(1, 8)).sum().backward()
-            session.all_reduce_async(torch.zeros(4), weight=7).wait()
-    finally:
-        dist.destroy_process_group()
+    with fake_session(monkeypatch, Config(interface="lo", warmup_steps=2)) as (model, session, engine):
+        for _ in range(8):
+            model(torch.ones(1, 8)).sum().backward()
+        session.all_reduce_async(torch.zeros(4), weight=7).wait()
     assert [call.slack for call in engine.calls] == [math.inf, math.inf, 3.0, 2.5, 2.0, 1.5, 1.0, 1.0, 1.0]
 
 
