@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "kernels/siphash_variants.h"
-#include "proto/packet.h"
-#include "proto/seal.h"
-#include "proto/transmit.h"
 #include "race.h"
+#include "wire/packet.h"
+#include "wire/seal.h"
+#include "wire/transmit.h"
 
 using namespace optireduce;
 

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/delivery.h"
 #include "bindings/stats_dict.h"
 #include "engine/engine.h"
 
@@ -52,15 +53,16 @@ DType checked_dtype(int code) {
   return static_cast<DType>(code);
 }
 
-std::uint16_t checked_weight(int weight) {
+std::uint32_t checked_weight(int weight) {
   if (weight < 0 || weight > 65'535)
     throw std::invalid_argument("weight " + std::to_string(weight) + " is not between 0 and 65535");
-  return static_cast<std::uint16_t>(weight);
+  return static_cast<std::uint32_t>(weight);
 }
 
-double checked_slack(double slack) {
-  if (!(slack >= 1.0)) throw std::invalid_argument("slack " + std::to_string(slack) + " is not 1 or more");
-  return slack;
+float checked_scale(double scale) {
+  if (!(scale > 0) || scale > 3e38)
+    throw std::invalid_argument("scale " + std::to_string(scale) + " is not a positive number");
+  return static_cast<float>(scale);
 }
 
 const char* name_of(ClosedBy closed_by) {
@@ -76,13 +78,22 @@ const char* name_of(ClosedBy closed_by) {
 
 const char* name_of(MembershipEvent::Kind kind) {
   switch (kind) {
-    case MembershipEvent::Kind::Absent:
-      return "absent";
-    case MembershipEvent::Kind::Back:
-      return "back";
+    case MembershipEvent::Kind::Removed:
+      return "removed";
+    case MembershipEvent::Kind::Returned:
+      return "returned";
+    case MembershipEvent::Kind::LeftBehind:
+      return "left behind";
     default:
       return "unreached";
   }
+}
+
+std::uint32_t checked_elements(std::size_t elements) {
+  if (elements > 0xffff'ffff)
+    throw std::invalid_argument("elements " + std::to_string(elements) +
+                                " is more than one operation can hold");
+  return static_cast<std::uint32_t>(elements);
 }
 
 ReduceOp checked_op(int code) {
@@ -94,7 +105,7 @@ ReduceOp checked_op(int code) {
 
 nb::dict as_dict(const EngineStats& stats) {
   nb::dict d = as_dict(stats.protocol);
-  d["bound_seconds_per_mib"] = stats.policy.bound.seconds();
+  d["deadline_seconds_per_mib"] = stats.policy.deadline.seconds();
   d["early_seconds_per_mib"] = stats.policy.early.seconds();
   d["early_fraction"] = stats.policy.early_fraction;
   d["incast"] = stats.policy.incast;
@@ -110,82 +121,85 @@ nb::dict as_dict(const EngineStats& stats) {
   return d;
 }
 
-void bind_options(nb::module_& m) {
-  nb::class_<EngineOptions>(m, "EngineOptions")
-      .def(nb::init<>())
-      .def_rw("window_bytes", &EngineOptions::window_bytes)
-      .def_rw("early_bytes", &EngineOptions::early_bytes)
-      .def_prop_rw(
-          "repair", [](const EngineOptions& o) { return o.bound.repair; },
-          [](EngineOptions& o, bool repair) { o.bound.repair = repair; })
-      .def_prop_rw(
-          "late_repair", [](const EngineOptions& o) { return o.bound.late_repair; },
-          [](EngineOptions& o, bool late) { o.bound.late_repair = late; })
-      .def_prop_rw(
-          "shuffle", [](const EngineOptions& o) { return o.bound.shuffle; },
-          [](EngineOptions& o, bool shuffle) { o.bound.shuffle = shuffle; })
-      .def_prop_rw(
-          "warmup_operations", [](const EngineOptions& o) { return o.bound.warmup_operations; },
-          [](EngineOptions& o, std::uint32_t count) { o.bound.warmup_operations = count; })
-      .def_prop_rw(
-          "bound_percentile", [](const EngineOptions& o) { return o.bound.percentile; },
-          [](EngineOptions& o, double percentile) { o.bound.percentile = percentile; })
-      .def_prop_rw(
-          "bound_least", [](const EngineOptions& o) { return o.bound.least; },
-          [](EngineOptions& o, double least) { o.bound.least = least; })
-      .def_prop_rw(
-          "bound_most", [](const EngineOptions& o) { return o.bound.most; },
-          [](EngineOptions& o, double most) { o.bound.most = most; })
-      .def_prop_rw(
-          "absent_after", [](const EngineOptions& o) { return o.bound.absent_after; },
-          [](EngineOptions& o, std::uint32_t count) { o.bound.absent_after = count; })
-      .def_prop_rw(
-          "min_ranks", [](const EngineOptions& o) { return o.bound.min_ranks; },
-          [](EngineOptions& o, Rank ranks) { o.bound.min_ranks = ranks; })
-      .def_prop_rw(
-          "quorum_seconds", [](const EngineOptions& o) { return o.bound.quorum_wait.seconds(); },
-          [](EngineOptions& o, double s) { o.bound.quorum_wait = seconds(s); })
-      .def_prop_rw(
-          "spin_seconds", [](const EngineOptions& o) { return o.spin.seconds(); },
-          [](EngineOptions& o, double s) { o.spin = seconds(s); })
-      .def_prop_rw(
-          "receive_buffer_bytes", [](const EngineOptions& o) { return o.socket.receive_buffer_bytes; },
-          [](EngineOptions& o, std::size_t bytes) { o.socket.receive_buffer_bytes = bytes; })
-      .def_prop_rw(
-          "use_gso", [](const EngineOptions& o) { return o.socket.use_gso; },
-          [](EngineOptions& o, bool use) { o.socket.use_gso = use; })
-      .def_prop_rw(
-          "use_gro", [](const EngineOptions& o) { return o.socket.use_gro; },
-          [](EngineOptions& o, bool use) { o.socket.use_gro = use; })
-      .def_prop_rw(
-          "drop", [](const EngineOptions& o) { return o.impairment.drop; },
-          [](EngineOptions& o, double p) { o.impairment.drop = p; })
-      .def_prop_rw(
-          "duplicate", [](const EngineOptions& o) { return o.impairment.duplicate; },
-          [](EngineOptions& o, double p) { o.impairment.duplicate = p; })
-      .def_prop_rw(
-          "reorder", [](const EngineOptions& o) { return o.impairment.reorder; },
-          [](EngineOptions& o, double p) { o.impairment.reorder = p; })
-      .def_prop_rw(
-          "impairment_seed", [](const EngineOptions& o) { return o.impairment.seed; },
-          [](EngineOptions& o, std::uint64_t seed) { o.impairment.seed = seed; });
+/// A field of one of the structs inside the options.
+template <typename Class, typename Part, typename Value>
+void bind_field(Class& cls, const char* name, Part& (*part)(EngineOptions&), Value Part::* field) {
+  cls.def_prop_rw(
+      name, [part, field](EngineOptions& o) { return part(o).*field; },
+      [part, field](EngineOptions& o, Value value) { part(o).*field = value; });
 }
 
-using PythonLoss = std::tuple<Rank, std::uint64_t, std::uint64_t>;
-using PythonHole = std::tuple<std::string, Rank, std::size_t, std::size_t>;
-using PythonEvent = std::tuple<std::string, Rank, std::uint64_t>;
+/// The same for a duration, in seconds.
+template <typename Class, typename Part>
+void bind_seconds(Class& cls, const char* name, Part& (*part)(EngineOptions&), Duration Part::* field) {
+  cls.def_prop_rw(
+      name, [part, field](EngineOptions& o) { return (part(o).*field).seconds(); },
+      [part, field](EngineOptions& o, double value) { part(o).*field = seconds(value); });
+}
 
-std::vector<PythonLoss> losses_of(const Report& report) {
-  std::vector<PythonLoss> losses;
-  for (const PeerLoss& loss : report.lost_by_peer)
-    losses.emplace_back(loss.peer, loss.contribution_bytes, loss.reduced_bytes);
-  return losses;
+EngineOptions& itself(EngineOptions& o) {
+  return o;
+}
+GroupConfig& group_of(EngineOptions& o) {
+  return o.group;
+}
+PathOptions& path_of(EngineOptions& o) {
+  return o.group.path;
+}
+BestEffortOptions& best_effort_of(EngineOptions& o) {
+  return o.group.best_effort;
+}
+SocketOptions& socket_of(EngineOptions& o) {
+  return o.socket;
+}
+ImpairmentOptions& impairment_of(EngineOptions& o) {
+  return o.impairment;
+}
+
+void bind_options(nb::module_& m) {
+  nb::class_<EngineOptions> options(m, "EngineOptions");
+  options.def(nb::init<>());
+  options.def_prop_rw(
+      "delivery", [](const EngineOptions& o) { return delivery_name(o.group.delivery); },
+      [](EngineOptions& o, const std::string& name) { o.group.delivery = delivery_of(name); });
+  bind_field(options, "window_bytes", path_of, &PathOptions::window_bytes);
+  bind_field(options, "early_bytes", group_of, &GroupConfig::early_bytes);
+  bind_field(options, "log_bytes", group_of, &GroupConfig::log_bytes);
+  bind_field(options, "shuffle", group_of, &GroupConfig::shuffle);
+  bind_field(options, "max_lag", group_of, &GroupConfig::max_lag);
+  bind_field(options, "exclude_at_most", group_of, &GroupConfig::exclude_at_most);
+  bind_field(options, "fixed_membership", group_of, &GroupConfig::fixed_membership);
+  bind_field(options, "min_ranks", group_of, &GroupConfig::min_ranks);
+  bind_seconds(options, "quorum_seconds", group_of, &GroupConfig::quorum_wait);
+  bind_seconds(options, "exact_silence_seconds", group_of, &GroupConfig::exact_silence);
+  bind_field(options, "warmup_operations", best_effort_of, &BestEffortOptions::warmup_operations);
+  bind_field(options, "bound_percentile", best_effort_of, &BestEffortOptions::percentile);
+  bind_field(options, "bound_least", best_effort_of, &BestEffortOptions::least);
+  bind_field(options, "bound_most", best_effort_of, &BestEffortOptions::most);
+  bind_seconds(options, "spin_seconds", itself, &EngineOptions::spin);
+  bind_field(options, "receive_buffer_bytes", socket_of, &SocketOptions::receive_buffer_bytes);
+  bind_field(options, "use_gso", socket_of, &SocketOptions::use_gso);
+  bind_field(options, "use_gro", socket_of, &SocketOptions::use_gro);
+  bind_field(options, "drop", impairment_of, &ImpairmentOptions::drop);
+  bind_field(options, "duplicate", impairment_of, &ImpairmentOptions::duplicate);
+  bind_field(options, "reorder", impairment_of, &ImpairmentOptions::reorder);
+  bind_field(options, "impairment_seed", impairment_of, &ImpairmentOptions::seed);
+}
+
+using PythonExcluded = std::tuple<Rank, std::uint64_t>;
+using PythonHole = std::tuple<std::string, Rank, std::size_t, std::size_t>;
+using PythonEvent = std::tuple<std::string, Rank, std::uint64_t, std::uint64_t>;
+
+std::vector<PythonExcluded> excluded_of(const Report& report) {
+  std::vector<PythonExcluded> excluded;
+  for (const Excluded& each : report.excluded) excluded.emplace_back(each.rank, each.bytes);
+  return excluded;
 }
 
 std::vector<PythonHole> holes_of(const Report& report) {
   std::vector<PythonHole> holes;
   for (const Hole& hole : report.holes) {
-    const char* stage = hole.stage == PacketType::Contribution ? "contribution" : "reduced";
+    const char* stage = hole.stage == PacketType::Contribution ? "contribution" : "decision";
     holes.emplace_back(stage, hole.peer, hole.begin, hole.bytes);
   }
   return holes;
@@ -199,7 +213,7 @@ std::vector<PythonEvent> events_of(Engine& engine) {
   }
   std::vector<PythonEvent> events;
   for (const MembershipEvent& event : taken) {
-    events.emplace_back(name_of(event.kind), event.rank, event.operation);
+    events.emplace_back(name_of(event.kind), event.rank, event.view, event.operation);
   }
   return events;
 }
@@ -210,27 +224,32 @@ void bind_report(nb::module_& m) {
       .def_ro("bytes", &Report::bytes)
       .def_prop_ro("elapsed_seconds", [](const Report& r) { return r.elapsed.seconds(); })
       .def_prop_ro("stood_still_seconds", [](const Report& r) { return r.stood_still.seconds(); })
-      .def_prop_ro("quorum_wait_seconds", [](const Report& r) { return r.quorum_wait.seconds(); })
       .def_ro("repaired_bytes", &Report::repaired_bytes)
-      .def_prop_ro("lost_bytes",
-                   [](const Report& r) { return r.contributions_lost_bytes + r.reduced_lost_bytes; })
       .def_ro("bounded", &Report::bounded)
       .def_prop_ro("closed_by", [](const Report& r) { return name_of(r.closed_by); })
-      .def_ro("contributions_lost_bytes", &Report::contributions_lost_bytes)
-      .def_ro("reduced_lost_bytes", &Report::reduced_lost_bytes)
-      .def_ro("corrected_bytes", &Report::corrected_bytes)
+      .def_ro("view", &Report::view)
+      .def_ro("members", &Report::members)
+      .def_prop_ro("excluded", &excluded_of)
+      .def_ro("void_bytes", &Report::void_bytes)
+      .def_ro("carried_bytes", &Report::carried_bytes)
+      .def_ro("residual_bytes", &Report::residual_bytes)
+      .def_ro("dropped_bytes", &Report::dropped_bytes)
+      .def_ro("oldest_steps", &Report::oldest_steps)
       .def_ro("non_finite", &Report::non_finite)
-      .def_prop_ro("lost_by_peer", &losses_of)
-      .def_prop_ro("holes", &holes_of)
-      .def_ro("absent", &Report::absent)
-      .def_prop_ro("bound_seconds", [](const Report& r) { return r.policy.bound.seconds(); })
+      .def_ro("waited_for", &Report::waited_for)
+      .def_prop_ro("waited_seconds", [](const Report& r) { return r.waited.seconds(); })
+      .def_prop_ro("behind_seconds", [](const Report& r) { return r.behind.seconds(); })
+      .def_prop_ro("deadline_seconds", [](const Report& r) { return r.policy.deadline.seconds(); })
+      .def_prop_ro("usual_seconds", [](const Report& r) { return r.policy.usual.seconds(); })
       .def_prop_ro("early_seconds", [](const Report& r) { return r.policy.early.seconds(); })
       .def_prop_ro("early_fraction", [](const Report& r) { return r.policy.early_fraction; })
       .def_prop_ro("incast", [](const Report& r) { return r.policy.incast; })
       .def_prop_ro("window_bytes", [](const Report& r) { return r.policy.window_bytes; })
       .def_prop_ro("rtt_seconds", [](const Report& r) { return r.policy.rtt.seconds(); })
-      .def_prop_ro("rate_bytes_per_second", [](const Report& r) { return r.policy.bytes_per_second; })
-      .def_prop_ro("behind_seconds", [](const Report& r) { return r.behind.seconds(); })
+      .def_prop_ro("bytes_per_second", [](const Report& r) { return r.policy.bytes_per_second; })
+      .def_ro("lost_contribution_bytes", &Report::lost_contribution_bytes)
+      .def_ro("lost_decision_bytes", &Report::lost_decision_bytes)
+      .def_prop_ro("holes", &holes_of)
       .def_prop_ro("error_code", [](const Report& r) { return static_cast<int>(r.error); })
       .def_ro("error", &Report::message)
       .def_ro("ranks", &Report::ranks);
@@ -252,7 +271,7 @@ void bind_engine(nb::module_& m) {
             if (checked >= checked_size)
               throw std::invalid_argument("rank " + std::to_string(rank) + " is not below size " +
                                           std::to_string(size));
-            options.rows = rows;
+            options.group.rows = rows;
             new (self)
                 Engine(checked, checked_size, bind_address, checked_seal(auth, secret, checked), options);
           },
@@ -276,19 +295,37 @@ void bind_engine(nb::module_& m) {
       .def(
           "all_reduce",
           [](Engine& self, std::uintptr_t pointer, std::size_t elements, int dtype, int op, double timeout,
-             bool bounded, int weight, std::uint32_t stream, std::size_t patience, bool repairs, double slack,
-             std::uintptr_t wide, std::size_t wide_values, std::uint64_t rounding_seed) {
-            StartOptions options{seconds(timeout), checked_weight(weight), stream, patience,
-                                 repairs,          checked_slack(slack)};
-            options.wide = {reinterpret_cast<float*>(wide), wide_values, rounding_seed};
-            return self.all_reduce(reinterpret_cast<std::byte*>(pointer), elements, checked_dtype(dtype),
-                                   checked_op(op), bounded, options);
+             bool bounded, int weight, std::uint32_t stream, std::uint64_t step, double scale,
+             bool stays_readable, std::uintptr_t wide, std::size_t wide_values, std::uint64_t rounding_seed) {
+            return self.start(
+                {.descriptor = {checked_elements(elements), checked_dtype(dtype), checked_op(op), bounded},
+                 .data = reinterpret_cast<std::byte*>(pointer),
+                 .timeout = seconds(timeout),
+                 .weight = checked_weight(weight),
+                 .stream = stream,
+                 .step = step,
+                 .scale = checked_scale(scale),
+                 .stays_readable = stays_readable,
+                 .wide = {reinterpret_cast<float*>(wide), wide_values, rounding_seed}});
           },
           nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
-          nb::arg("timeout_seconds"), nb::arg("bounded") = false, nb::arg("weight") = 1,
-          nb::arg("stream") = 0, nb::arg("patience_bytes") = 0, nb::arg("repairs") = false,
-          nb::arg("slack") = 1.0, nb::arg("wide") = 0, nb::arg("wide_values") = 0,
+          nb::arg("timeout_seconds"), nb::kw_only(), nb::arg("bounded") = false, nb::arg("weight") = 1,
+          nb::arg("stream") = 0, nb::arg("step") = 0, nb::arg("scale") = 1.0,
+          nb::arg("stays_readable") = false, nb::arg("wide") = 0, nb::arg("wide_values") = 0,
           nb::arg("rounding_seed") = 0, Released())
+      .def("release", &Engine::release, Released())
+      .def(
+          "take_residual",
+          [](Engine& self, std::uint32_t stream) {
+            KeptValues kept;
+            {
+              nb::gil_scoped_release released;
+              kept = self.take_residual(stream);
+            }
+            return nb::make_tuple(static_cast<int>(kept.type), kept.scale,
+                                  nb::bytes(kept.values.data(), kept.values.size()));
+          },
+          nb::arg("stream"))
       .def("events", [](Engine& self) { return events_of(self); })
       .def(
           "wait",

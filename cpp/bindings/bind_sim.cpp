@@ -14,7 +14,7 @@
 
 #include "bindings/sim_convert.h"
 #include "bindings/stats_dict.h"
-#include "proto/schedule.h"
+#include "geometry/schedule.h"
 #include "sim/network.h"
 
 namespace nb = nanobind;
@@ -45,26 +45,26 @@ Descriptor to_descriptor(std::uint64_t elements, int dtype, int op, bool bounded
           bounded};
 }
 
-std::uint16_t to_weight(std::int64_t weight) {
+std::uint32_t to_weight(std::int64_t weight) {
   if (weight < 0 || weight > std::numeric_limits<std::uint16_t>::max()) {
     throw std::invalid_argument("weight is " + std::to_string(weight) + ", must be in 0 .. 65535");
   }
-  return static_cast<std::uint16_t>(weight);
+  return static_cast<std::uint32_t>(weight);
 }
 
 void init_call(sim::Call* self, std::uintptr_t pointer, std::uint64_t elements, int dtype, int op,
                double start, bool follows, bool bounded, std::int64_t weight, std::uint32_t stream,
-               std::size_t patience, bool repairs) {
+               std::uint64_t step, bool stays_readable) {
   if (pointer == 0 && elements != 0)
     throw std::invalid_argument("a call's pointer is 0, must be its array's address");
-  new (self) sim::Call{to_descriptor(elements, dtype, op, bounded),
-                       reinterpret_cast<std::byte*>(pointer),
-                       start_of(start),
-                       to_weight(weight),
-                       follows,
-                       stream,
-                       patience,
-                       repairs};
+  new (self) sim::Call{.descriptor = to_descriptor(elements, dtype, op, bounded),
+                       .data = reinterpret_cast<std::byte*>(pointer),
+                       .start = start_of(start),
+                       .weight = to_weight(weight),
+                       .follows = follows,
+                       .stream = stream,
+                       .step = step,
+                       .stays_readable = stays_readable};
 }
 
 Reports run(sim::Network& network, const std::vector<std::vector<sim::Call>>& operations, double timeout,
@@ -108,7 +108,7 @@ void bind_sim(nb::module_& m) {
   nb::class_<sim::Call>(m, "SimulationCall")
       .def("__init__", &init_call, nb::arg("pointer"), nb::arg("elements"), nb::arg("dtype"), nb::arg("op"),
            nb::kw_only(), nb::arg("start_seconds"), nb::arg("follows"), nb::arg("bounded"), nb::arg("weight"),
-           nb::arg("stream"), nb::arg("patience_bytes"), nb::arg("repairs"));
+           nb::arg("stream"), nb::arg("step"), nb::arg("stays_readable") = false);
   nb::class_<sim::Network>(m, "Simulation")
       .def(nb::init<sim::SimOptions>(), nb::arg("options"))
       .def("run", &run, nb::arg("operations"), nb::arg("timeout_seconds"), nb::arg("bound_seconds"),
@@ -123,6 +123,13 @@ void bind_sim(nb::module_& m) {
             return as_dict(self.stats(sim_rank("rank", rank)));
           },
           nb::arg("rank"))
+      .def(
+          "take_residual",
+          [](sim::Network& self, std::int64_t rank, std::uint32_t stream) {
+            const KeptValues kept = self.group(sim_rank("rank", rank)).take_residual(stream);
+            return nb::bytes(kept.values.data(), kept.values.size());
+          },
+          nb::arg("rank"), nb::arg("stream"))
       .def("counters", [](const sim::Network& self) { return as_dict(self.counters()); })
       .def_prop_ro("now_seconds", [](const sim::Network& self) { return Duration{self.now().ns}.seconds(); })
       .def_prop_ro("trace_hash", &sim::Network::trace_hash);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings/delivery.h"
 #include "bindings/sim_convert.h"
 #include "sim/options.h"
 
@@ -16,7 +17,7 @@ using namespace optireduce;
 
 namespace {
 
-using sim::DoomOptions;
+using sim::ForcedLossOptions;
 using sim::LinkOptions;
 using sim::PortOptions;
 using sim::SimOptions;
@@ -37,12 +38,16 @@ void bind_field(Class& cls, const char* name, Part& (*part)(SimOptions&), Value 
       [part, field](SimOptions& o, Value value) { part(o).*field = value; });
 }
 
-EndpointConfig& protocol_of(SimOptions& options) {
+GroupConfig& protocol_of(SimOptions& options) {
   return options.protocol;
 }
 
-BoundOptions& bound_of(SimOptions& options) {
-  return options.protocol.bound;
+PathOptions& path_of(SimOptions& options) {
+  return options.protocol.path;
+}
+
+BestEffortOptions& best_effort_of(SimOptions& options) {
+  return options.protocol.best_effort;
 }
 
 void bind_link(nb::module_& m) {
@@ -67,19 +72,19 @@ void bind_port(nb::module_& m) {
       .def_rw("queue_bytes", &PortOptions::queue_bytes);
 }
 
-DoomOptions::Pattern doom_pattern(const std::string& name) {
-  if (name == "random") return DoomOptions::Pattern::Random;
-  if (name == "tail") return DoomOptions::Pattern::Tail;
-  if (name == "bursts") return DoomOptions::Pattern::Bursts;
-  if (name == "storms") return DoomOptions::Pattern::Storms;
+ForcedLossOptions::Pattern loss_pattern(const std::string& name) {
+  if (name == "random") return ForcedLossOptions::Pattern::Random;
+  if (name == "tail") return ForcedLossOptions::Pattern::Tail;
+  if (name == "bursts") return ForcedLossOptions::Pattern::Bursts;
+  if (name == "storms") return ForcedLossOptions::Pattern::Storms;
   throw std::invalid_argument("pattern is \"" + name +
                               "\", must be \"random\", \"tail\", \"bursts\" or \"storms\"");
 }
 
-DoomOptions::Hopeless doom_hopeless(const std::string& name) {
-  if (name == "nothing") return DoomOptions::Hopeless::Nothing;
-  if (name == "contributions") return DoomOptions::Hopeless::Contributions;
-  if (name == "everything") return DoomOptions::Hopeless::Everything;
+ForcedLossOptions::Hopeless loss_hopeless(const std::string& name) {
+  if (name == "nothing") return ForcedLossOptions::Hopeless::Nothing;
+  if (name == "contributions") return ForcedLossOptions::Hopeless::Contributions;
+  if (name == "everything") return ForcedLossOptions::Hopeless::Everything;
   throw std::invalid_argument("hopeless is \"" + name +
                               "\", must be \"nothing\", \"contributions\" or \"everything\"");
 }
@@ -95,22 +100,29 @@ void bind_protocol(Class& options) {
   options.def_prop_rw(
       "auth", [](const SimOptions& o) { return o.seal == Seal::Kind::Tag ? "mac" : "token"; },
       [](SimOptions& o, const std::string& auth) { o.seal = seal_kind(auth); });
-  bind_field(options, "payload_bytes", protocol_of, &EndpointConfig::payload_bytes);
-  bind_field(options, "window_bytes", protocol_of, &EndpointConfig::window_bytes);
-  bind_field(options, "early_bytes", protocol_of, &EndpointConfig::early_bytes);
-  bind_field(options, "multicast", protocol_of, &EndpointConfig::multicast);
-  bind_field(options, "warmup_operations", bound_of, &BoundOptions::warmup_operations);
-  bind_field(options, "bound_percentile", bound_of, &BoundOptions::percentile);
-  bind_field(options, "bound_least", bound_of, &BoundOptions::least);
-  bind_field(options, "bound_most", bound_of, &BoundOptions::most);
-  bind_field(options, "repair", bound_of, &BoundOptions::repair);
-  bind_field(options, "late_repair", bound_of, &BoundOptions::late_repair);
-  bind_field(options, "shuffle", bound_of, &BoundOptions::shuffle);
-  bind_field(options, "absent_after", bound_of, &BoundOptions::absent_after);
-  bind_field(options, "min_ranks", bound_of, &BoundOptions::min_ranks);
   options.def_prop_rw(
-      "quorum_seconds", [](const SimOptions& o) { return o.protocol.bound.quorum_wait.seconds(); },
-      [](SimOptions& o, double seconds) { bound_of(o).quorum_wait = Duration::from_seconds(seconds); });
+      "delivery", [](const SimOptions& o) { return delivery_name(o.protocol.delivery); },
+      [](SimOptions& o, const std::string& name) { o.protocol.delivery = delivery_of(name); });
+  bind_field(options, "payload_bytes", path_of, &PathOptions::payload_bytes);
+  bind_field(options, "window_bytes", path_of, &PathOptions::window_bytes);
+  bind_field(options, "early_bytes", protocol_of, &GroupConfig::early_bytes);
+  bind_field(options, "log_bytes", protocol_of, &GroupConfig::log_bytes);
+  bind_field(options, "multicast", protocol_of, &GroupConfig::multicast);
+  bind_field(options, "shuffle", protocol_of, &GroupConfig::shuffle);
+  bind_field(options, "max_lag", protocol_of, &GroupConfig::max_lag);
+  bind_field(options, "exclude_at_most", protocol_of, &GroupConfig::exclude_at_most);
+  bind_field(options, "fixed_membership", protocol_of, &GroupConfig::fixed_membership);
+  bind_field(options, "min_ranks", protocol_of, &GroupConfig::min_ranks);
+  bind_field(options, "warmup_operations", best_effort_of, &BestEffortOptions::warmup_operations);
+  bind_field(options, "bound_percentile", best_effort_of, &BestEffortOptions::percentile);
+  bind_field(options, "bound_least", best_effort_of, &BestEffortOptions::least);
+  bind_field(options, "bound_most", best_effort_of, &BestEffortOptions::most);
+  options.def_prop_rw(
+      "quorum_seconds", [](const SimOptions& o) { return o.protocol.quorum_wait.seconds(); },
+      [](SimOptions& o, double seconds) { o.protocol.quorum_wait = Duration::from_seconds(seconds); });
+  options.def_prop_rw(
+      "exact_silence_seconds", [](const SimOptions& o) { return o.protocol.exact_silence.seconds(); },
+      [](SimOptions& o, double seconds) { o.protocol.exact_silence = Duration::from_seconds(seconds); });
 }
 
 template <typename Class>
@@ -210,16 +222,18 @@ void bind_sim_options(nb::module_& m) {
           "ranks", [](const SimOptions& o) { return o.ranks; },
           [](SimOptions& o, std::int64_t ranks) { o.ranks = sim_rank("ranks", ranks); })
       .def_rw("seed", &SimOptions::seed)
-      .def_rw("rows", &SimOptions::rows)
+      .def_prop_rw(
+          "rows", [](const SimOptions& o) { return o.protocol.rows; },
+          [](SimOptions& o, const Rows& rows) { o.protocol.rows = rows; })
       .def_rw("link", &SimOptions::link)
       .def_rw("egress", &SimOptions::egress)
       .def_rw("ingress", &SimOptions::ingress)
       .def(
-          "set_doom",
+          "set_forced_loss",
           [](SimOptions& o, const std::string& pattern, const std::string& hopeless, double share,
              double burst_packets, std::uint64_t first_operation, std::uint32_t least_elements) {
-            o.doom = {doom_pattern(pattern), doom_hopeless(hopeless), share,
-                      burst_packets,         first_operation,         least_elements};
+            o.forced_loss = {loss_pattern(pattern), loss_hopeless(hopeless), share,
+                             burst_packets,         first_operation,         least_elements};
           },
           nb::arg("pattern"), nb::arg("hopeless"), nb::arg("share"), nb::arg("burst_packets"),
           nb::arg("first_operation"), nb::arg("least_elements"))

@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "proto/config.h"
-#include "proto/time.h"
+#include "base/time.h"
+#include "group/config.h"
 
 namespace optireduce {
 

@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "proto/stats.h"
+#include "group/stats.h"
 
 namespace optireduce {
 
@@ -22,10 +22,15 @@ inline nanobind::dict as_dict(const Stats& stats) {
   d["requests_received"] = stats.requests_received;
   d["resent_bytes"] = stats.resent_bytes;
   d["repaired_bytes"] = stats.repaired_bytes;
+  d["excluded_bytes"] = stats.excluded_bytes;
+  d["carried_bytes"] = stats.carried_bytes;
+  d["dropped_bytes"] = stats.dropped_bytes;
+  d["void_bytes"] = stats.void_bytes;
   d["lost_bytes"] = stats.lost_bytes;
-  d["late_bytes"] = stats.late_bytes;
-  d["corrected_bytes"] = stats.corrected_bytes;
-  d["absences"] = stats.absences;
+  d["views"] = stats.views;
+  d["removals"] = stats.removals;
+  d["suspicions"] = stats.suspicions;
+  d["other_view_packets"] = stats.other_view_packets;
   d["duplicate_packets"] = stats.duplicate_packets;
   d["stale_packets"] = stats.stale_packets;
   d["early_packets"] = stats.early_packets;

@@ -7,8 +7,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "proto/packet.h"
-#include "proto/schedule.h"
+#include "wire/packet.h"
 
 namespace optireduce {
 namespace {
@@ -60,7 +59,7 @@ Time Engine::limit_of(Duration timeout) {
 }
 
 void Engine::require_begun() const {
-  if (!protocol_) throw std::logic_error("the engine is not connected: call open and begin first");
+  if (!group_) throw std::logic_error("the engine is not connected: call open and begin first");
 }
 
 std::size_t Engine::open(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports) {
@@ -69,66 +68,58 @@ std::size_t Engine::open(const std::vector<std::string>& addresses, const std::v
 
 std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout) {
   Lock lock = lock_now();
-  EndpointConfig config;
+  GroupConfig config = options_.group;
   config.rank = rank_;
   config.size = size_;
   config.seal = seal_;
-  config.window_bytes = options_.window_bytes;
-  config.early_bytes = options_.early_bytes;
-  config.bound = options_.bound;
   config.grants = grants;
-  config.payload_bytes = payload_for_mtu(mtu, links_.ipv6());
-  if (config.payload_bytes == 0)
+  config.path.payload_bytes = payload_for_mtu(mtu, links_.ipv6());
+  if (config.path.payload_bytes == 0)
     throw std::invalid_argument("mtu " + std::to_string(mtu) + " leaves no room for a packet");
-  protocol_ = make_protocol(config, options_.rows, pool_);
+  group_ = std::make_unique<Group>(config, pool_);
   thread_ = std::thread([this] { run_background(); });
 
   std::vector<Rank> silent;
   const auto update_silent = [&] {
     silent.clear();
     for (Rank peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !protocol_->heard(peer)) silent.push_back(peer);
+      if (peer != rank_ && !group_->heard(peer)) silent.push_back(peer);
     }
     return silent.empty();
   };
   const Time limit = limit_of(timeout);
   while (!update_silent() && clock_.now() < limit) {
-    protocol_->ping_silent_peers();
+    group_->ping_silent_peers();
     transmit_all(clock_.now());
     wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), update_silent);
   }
   return silent;
 }
 
-std::uint64_t Engine::all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op,
-                                 bool bounded, const StartOptions& options) {
+std::uint64_t Engine::start(const Call& call) {
   Lock lock = lock_now();
   require_begun();
   if (stopping_) throw std::logic_error("the engine is closed");
-  const std::size_t most = std::min<std::size_t>(0xffff'ffff, Schedule::max_bytes(size_) / size_of(dtype));
-  if (elements > most) {
-    throw std::invalid_argument("elements " + std::to_string(elements) + " is more than one operation of " +
-                                std::to_string(size_) + " ranks can hold (" + std::to_string(most) + ")");
-  }
-  if (op == ReduceOp::Gather && elements % size_ != 0) {
-    throw std::invalid_argument("elements " + std::to_string(elements) +
-                                " of a gather is not a multiple of " + std::to_string(size_) + " ranks");
-  }
-  const WideMemory& wide = options.wide;
-  if (wide.values != nullptr && (op == ReduceOp::Gather || !can_stand_for(dtype, elements, wide.count))) {
-    throw std::invalid_argument(std::to_string(elements) + " " + name_of(dtype) + " (" + name_of(op) +
-                                ") cannot stand for " + std::to_string(wide.count) + " float32");
-  }
   const Time now = clock_.now();
-  const Time due_before = protocol_->poll_timeout();
-  const std::uint64_t number =
-      protocol_->start(now, {static_cast<std::uint32_t>(elements), dtype, op, bounded}, data, options);
+  const Time due_before = group_->poll_timeout();
+  const std::uint64_t number = group_->start(now, call);
   skipped_before_.emplace(number, clock_.skipped());
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
-  if (driver_ != Driver::Nobody && protocol_->poll_timeout() < due_before) links_.wake();
+  if (driver_ != Driver::Nobody && group_->poll_timeout() < due_before) links_.wake();
   return number;
+}
+
+void Engine::release() {
+  Lock lock = lock_now();
+  if (group_) group_->release(clock_.now());
+}
+
+KeptValues Engine::take_residual(std::uint32_t stream) {
+  Lock lock = lock_now();
+  require_begun();
+  return group_->take_residual(stream);
 }
 
 std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
@@ -161,12 +152,12 @@ std::vector<MembershipEvent> Engine::take_events() {
 
 EngineStats Engine::stats() {
   Lock lock = lock_now();
-  return {protocol_ ? protocol_->stats() : Stats{},
-          protocol_ ? protocol_->policy(kPolicyBytes) : PolicySnapshot{},
+  return {group_ ? group_->stats() : Stats{},
+          group_ ? group_->policy(kPolicyBytes) : PolicySnapshot{},
           links_.drops(),
           links_.send_failures(),
           pool_.bytes_in_use(),
-          protocol_ && protocol_->multicasts(),
+          group_ && group_->multicasts(),
           wait_seconds_,
           clock_.skipped().seconds()};
 }
@@ -179,15 +170,16 @@ void Engine::close(Duration linger) {
   }
   {
     Lock lock = lock_now();
-    if (protocol_ && !stopping_) {
-      const auto caught_up = [this] { return protocol_->everyone_caught_up(); };
+    if (group_ && !stopping_) {
+      const auto may_leave = [this] { return group_->may_leave(); };
       const Time limit = limit_of(linger);
-      while (!caught_up() && clock_.now() < limit) {
-        protocol_->ping_unfinished_peers();
+      group_->prepare_to_leave(clock_.now());
+      while (!may_leave() && clock_.now() < limit) {
+        group_->ping_unfinished_peers();
         transmit_all(clock_.now());
-        wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), caught_up);
+        wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), may_leave);
       }
-      protocol_->say_goodbye(clock_.now());
+      group_->say_goodbye(clock_.now());
       transmit_all(clock_.now());
       collect_completions();
     }
@@ -261,7 +253,7 @@ void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
     if (worked) idle_since = now;
     if (now >= limit) return;
     if (worked) continue;
-    const bool nothing_expected = role == Driver::Background && protocol_->idle();
+    const bool nothing_expected = role == Driver::Background && group_->idle();
     if (nothing_expected || now - idle_since > options_.spin || now < core_busy_until_) {
       sleep(lock, role, limit);
     } else {
@@ -279,6 +271,14 @@ void Engine::yield_core(Time now) {
   if (back - now + clock_.skipped() - skipped > kLongYield) core_busy_until_ = back + kCoreBusyFor;
 }
 
+/// A process that stood still has not heard what the others said meanwhile: they are not silent.
+void Engine::tell_standstill() {
+  constexpr Duration kNoticeable = Duration::millis(10);
+  if (clock_.skipped() - told_skipped_ < kNoticeable) return;
+  told_skipped_ = clock_.skipped();
+  group_->stood_still(clock_.now());
+}
+
 /// One look at all sockets and timers. False if there was nothing to do.
 bool Engine::work_once() {
   std::array<Links::Event, Links::kMaxEvents> events;
@@ -286,10 +286,11 @@ bool Engine::work_once() {
   handle_events(std::span(events.data(), count));
   // Timers come after packets, because what lies in a socket has not been lost; but not for ever.
   const Time now = clock_.now();
+  tell_standstill();
   busy_rounds_ = count == 0 ? 0 : busy_rounds_ + 1;
   const bool look_at_timers = count == 0 || busy_rounds_ % kRoundsWithoutTimers == 0;
-  if (look_at_timers && protocol_->poll_timeout() <= now) {
-    protocol_->handle_timeout(now);
+  if (look_at_timers && group_->poll_timeout() <= now) {
+    group_->handle_timeout(now);
     transmit_all(now);
     collect_completions();
   }
@@ -297,7 +298,7 @@ bool Engine::work_once() {
 }
 
 void Engine::sleep(Lock& lock, Driver role, Time limit) {
-  const Time until = std::min(limit, protocol_->poll_timeout());
+  const Time until = std::min(limit, group_->poll_timeout());
   const Time now = clock_.now();
   const Duration timeout = until == Time::never() ? Duration{-1} : std::max(Duration{0}, until - now);
   std::array<Links::Event, Links::kMaxEvents> events;
@@ -329,25 +330,25 @@ void Engine::receive_batch(const Links::Event& socket) {
     links_.receive(socket, datagrams_);
     for (Datagram& datagram : datagrams_) {
       bytes += datagram.bytes + kHeaderBytes;  // empty ones take time too, and could go on for ever
-      protocol_->handle_datagram(now, std::move(datagram));
+      group_->handle_datagram(now, std::move(datagram));
     }
   } while (!datagrams_.empty() && bytes < kReceiveBatchBytes);
   datagrams_.clear();
 }
 
 void Engine::transmit_all(Time now) {
-  while (protocol_->poll_transmit(now, transmit_)) links_.send(transmit_);
+  while (group_->poll_transmit(now, transmit_)) links_.send(transmit_);
 }
 
 void Engine::collect_completions() {
   bool any = false;
-  while (std::optional<Report> report = protocol_->poll_completion()) {
+  while (std::optional<Report> report = group_->poll_completion()) {
     note_standstill(*report);
     reports_.insert_or_assign(report->operation, std::move(*report));
     any = true;
   }
   while (reports_.size() > kMaxReports) reports_.erase(reports_.begin());
-  while (std::optional<MembershipEvent> event = protocol_->poll_event()) events_.push_back(*event);
+  while (std::optional<MembershipEvent> event = group_->poll_event()) events_.push_back(*event);
   while (events_.size() > kMaxEvents) events_.pop_front();
   if (any && sleeping_waiters_ > 0) conditions_->waiters.notify_all();
 }

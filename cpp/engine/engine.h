@@ -1,4 +1,4 @@
-// One rank's transport for one group: the only owner of threads, clock and sockets. Drives a Protocol over
+// One rank's transport for one group: the only owner of threads, clock and sockets. Drives a Group over
 // Links.
 //
 // Who drives: a thread that waits for an operation reads the sockets itself (handing packets to another
@@ -23,7 +23,7 @@
 #include "engine/links.h"
 #include "engine/options.h"
 #include "engine/running_clock.h"
-#include "proto/grid.h"
+#include "group/group.h"
 
 namespace optireduce {
 
@@ -33,7 +33,7 @@ struct EngineStats {
   std::uint64_t socket_drops = 0;
   std::uint64_t send_failures = 0;
   std::size_t buffer_bytes = 0;
-  bool multicast = false;          // reduced packets go to the group
+  bool multicast = false;          // decisions go to the multicast group
   double wait_seconds = 0;         // spent by threads waiting for operations
   double stood_still_seconds = 0;  // this process could not run although it had to
 };
@@ -63,16 +63,18 @@ class Engine {
   std::vector<Rank> probe_group(Duration timeout);
   void use_group(bool use);
 
-  /// Starts an operation in place on `data`, or on the float32 that it stands for (StartOptions::wide). Both
-  /// must stay valid until wait() has returned its report.
-  std::uint64_t all_reduce(std::byte* data, std::size_t elements, DType dtype, ReduceOp op, bool bounded,
-                           const StartOptions& options);
+  /// Starts an operation; its memory must stay valid until wait() has returned its report.
+  std::uint64_t start(const Call& call);
+  /// The data of finished calls that stayed readable is about to be overwritten.
+  void release();
+  /// See Group::take_residual.
+  KeptValues take_residual(std::uint32_t stream);
 
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.
   std::optional<Report> wait(std::uint64_t operation, Duration limit);
 
-  /// Ranks that went absent or came back since the last call.
+  /// Changes of membership since the last call.
   std::vector<MembershipEvent> take_events();
 
   EngineStats stats();
@@ -101,6 +103,7 @@ class Engine {
   void note_taken(std::uint64_t operation);
   void collect_completions();
   void note_standstill(Report& report);
+  void tell_standstill();
   void run_background();
   template <typename Done>
   void wait_as_driver(Lock& lock, Time limit, Done done);
@@ -122,7 +125,7 @@ class Engine {
   BufferPool pool_;
   Links links_;
   RunningClock clock_;
-  std::unique_ptr<Protocol> protocol_;
+  std::unique_ptr<Group> group_;
   Transmit transmit_;
   std::vector<Datagram> datagrams_;
   std::map<std::uint64_t, Report> reports_;  // the last kMaxReports, without those taken long ago
@@ -134,7 +137,8 @@ class Engine {
   std::uint64_t waiter_turns_ = 0;  // how often a waiter has stopped driving
   std::uint64_t busy_rounds_ = 0;   // in a row in which packets came
   double wait_seconds_ = 0;
-  Time core_busy_until_;  // others want this core: sleep instead of yielding
+  Duration told_skipped_;  // by the clock, as the group knows
+  Time core_busy_until_;   // others want this core: sleep instead of yielding
   bool stopping_ = false;
   std::thread thread_;
 };

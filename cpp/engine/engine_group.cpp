@@ -29,13 +29,13 @@ std::vector<Rank> Engine::probe_group(Duration timeout) {
   const auto heard_all = [&] {
     unheard.clear();
     for (Rank peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !protocol_->heard_in_group(peer)) unheard.push_back(peer);
+      if (peer != rank_ && !group_->heard_in_group(peer)) unheard.push_back(peer);
     }
     return unheard.empty();
   };
   const Time limit = limit_of(timeout);
   for (int sent = 0; (!heard_all() || sent < kLeastProbes) && clock_.now() < limit; ++sent) {
-    protocol_->probe_group();
+    group_->probe_group();
     transmit_all(clock_.now());
     drive_until(lock, std::min(limit, clock_.now() + kProbeInterval));
   }
@@ -46,7 +46,7 @@ std::vector<Rank> Engine::probe_group(Duration timeout) {
 void Engine::use_group(bool use) {
   Lock lock = lock_now();
   require_begun();
-  protocol_->set_multicast(use);
+  group_->set_multicast(use);
   if (!use) links_.leave_group();
 }
 

@@ -15,11 +15,11 @@
 
 #include "engine/impairment.h"
 #include "engine/options.h"
+#include "group/config.h"
+#include "group/group.h"
 #include "net/udp_socket.h"
-#include "proto/buffer.h"
-#include "proto/config.h"
-#include "proto/endpoint.h"
-#include "proto/transmit.h"
+#include "wire/buffer.h"
+#include "wire/transmit.h"
 
 namespace optireduce {
 

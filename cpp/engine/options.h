@@ -4,10 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/time.h"
+#include "group/config.h"
 #include "net/udp_socket.h"
-#include "proto/config.h"
-#include "proto/lane.h"
-#include "proto/time.h"
 
 namespace optireduce {
 
@@ -22,10 +21,7 @@ struct ImpairmentOptions {
 };
 
 struct EngineOptions {
-  std::size_t window_bytes = 256 * 1024;
-  std::size_t early_bytes = 64 * 1024 * 1024;
-  BoundOptions bound;
-  Rows rows;  // of a grid; empty: flat
+  GroupConfig group;  // rank, size, seal, grants and payload are filled in
   /// How long a waiting thread looks for packets before it sleeps. Waking up costs about 30 us.
   Duration spin = Duration::micros(50);
   SocketOptions socket;

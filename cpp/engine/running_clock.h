@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "proto/time.h"
+#include "base/time.h"
 
 namespace optireduce {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "proto/time.h"
+#include "base/time.h"
 
 namespace optireduce::sim {
 

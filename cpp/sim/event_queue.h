@@ -6,8 +6,8 @@
 #include <queue>
 #include <vector>
 
-#include "proto/config.h"
-#include "proto/time.h"
+#include "base/time.h"
+#include "group/config.h"
 #include "sim/trace.h"
 
 namespace optireduce::sim {

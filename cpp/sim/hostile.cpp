@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "proto/packet.h"
+#include "wire/packet.h"
 
 namespace optireduce::sim {
 namespace {
@@ -53,8 +53,8 @@ Bytes mangled(Bytes packet, Rank ranks, Random& random) {
       break;
     case 1:
       packet[kTypeAt] = random.chance(0.5)
-                            ? static_cast<std::byte>(random.below(16) << kLaneShift)  // no type is 0 ...
-                            : packet[kTypeAt] | std::byte{0x80};                      // ... no lane 8
+                            ? static_cast<std::byte>(random.below(16) << 4)  // no type is 0 ...
+                            : packet[kTypeAt] | std::byte{0x80};             // ... no scope 8
       break;
     case 2:
       packet[kSenderAt] =

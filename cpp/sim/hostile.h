@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "proto/config.h"
+#include "group/config.h"
 #include "sim/options.h"
 #include "sim/random.h"
 

@@ -7,7 +7,7 @@
 #include <queue>
 #include <vector>
 
-#include "proto/time.h"
+#include "base/time.h"
 #include "sim/counters.h"
 #include "sim/options.h"
 #include "sim/random.h"

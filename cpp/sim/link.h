@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "proto/time.h"
+#include "base/time.h"
 #include "sim/counters.h"
 #include "sim/options.h"
 #include "sim/random.h"

@@ -29,10 +29,10 @@ std::vector<Background> backgrounds_of(Rank rank, const std::vector<Background>&
 Network::Network(SimOptions options)
     : options_(checked(std::move(options))),
       random_(options_.seed),
-      doom_(options_),
+      forced_loss_(options_),
       now_(options_.begin),
       links_(std::size_t{options_.ranks} * options_.ranks) {
-  EndpointConfig config = options_.protocol;
+  GroupConfig config = options_.protocol;
   config.size = options_.ranks;
   for (Rank rank = 0; rank < options_.ranks; ++rank) {
     config.rank = rank;
@@ -48,14 +48,14 @@ Network::Network(SimOptions options)
 }
 
 Stats Network::stats(Rank rank) const {
-  return protocol(rank).stats();
+  return group(rank).stats();
 }
 
-const Protocol& Network::protocol(Rank rank) const {
+const Group& Network::group(Rank rank) const {
   if (rank >= options_.ranks) {
     bad_argument("rank is " + std::to_string(rank) + ", must be below " + std::to_string(options_.ranks));
   }
-  return nodes_[rank]->protocol();
+  return nodes_[rank]->group();
 }
 
 RunResult Network::run(const std::vector<Collective>& operations, Duration bound,
@@ -187,6 +187,7 @@ void Network::wake(Rank rank) {
   Node& node = *nodes_[rank];
   node.wake = Time::never();
   note(EventKind::Wake, rank, 0, 0);
+  node.note_run(now_);
   node.read_inbox(now_, counters_);
   pump(rank);
 }
@@ -196,10 +197,16 @@ void Network::call(const Event& event) {
   const Call& mine = operation.calls[event.rank];
   note(EventKind::Call, event.rank, 0, event.index);
   Node& node = *nodes_[event.rank];
-  StartOptions options{operation.timeout,   mine.weight,  mine.stream,
-                       mine.patience_bytes, mine.repairs, mine.slack};
-  options.wide = mine.wide;
-  const std::uint64_t number = node.protocol().start(node.clock(now_), mine.descriptor, mine.data, options);
+  node.note_run(now_);
+  const std::uint64_t number = node.group().start(node.clock(now_), {.descriptor = mine.descriptor,
+                                                                     .data = mine.data,
+                                                                     .timeout = operation.timeout,
+                                                                     .weight = mine.weight,
+                                                                     .stream = mine.stream,
+                                                                     .step = mine.step,
+                                                                     .scale = mine.scale,
+                                                                     .stays_readable = mine.stays_readable,
+                                                                     .wide = mine.wide});
   node.called[number] = event.index;
   pump(event.rank);
 }
@@ -209,14 +216,15 @@ void Network::expire(const Event& event) {
   if (event.at == node.timer) node.timer = Time::never();
   if (node.deadline() > now_) return arm_timer(event.rank);  // it was moved to later meanwhile
   note(EventKind::Timer, event.rank, 0, 0);
-  node.protocol().handle_timeout(node.clock(now_));
+  node.note_run(now_);
+  node.group().handle_timeout(node.clock(now_));
   pump(event.rank);
 }
 
 void Network::leave(Rank rank) {
   note(EventKind::Leave, rank, 0, 0);
   Node& node = *nodes_[rank];
-  node.protocol().say_goodbye(node.clock(now_));
+  node.group().say_goodbye(node.clock(now_));
   pump(rank);
 }
 
@@ -247,7 +255,7 @@ void Network::count_event() {
 void Network::pump(Rank rank) {
   Node& node = *nodes_[rank];
   const Time shown = node.clock(now_);
-  for (transmit_.clear(); node.protocol().poll_transmit(shown, transmit_); transmit_.clear()) {
+  for (transmit_.clear(); node.group().poll_transmit(shown, transmit_); transmit_.clear()) {
     count_event();
     send(rank, transmit_);
   }
@@ -257,7 +265,7 @@ void Network::pump(Rank rank) {
 
 void Network::collect_completions(Rank rank) {
   Node& node = *nodes_[rank];
-  while (auto report = node.protocol().poll_completion()) {
+  while (auto report = node.group().poll_completion()) {
     const auto found = node.called.find(report->operation);
     if (found == node.called.end()) continue;
     const std::uint32_t index = found->second;

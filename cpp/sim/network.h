@@ -11,12 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "proto/report.h"
-#include "proto/transmit.h"
-#include "proto/wide.h"
+#include "operation/report.h"
 #include "sim/counters.h"
-#include "sim/doom.h"
 #include "sim/event_queue.h"
+#include "sim/forced_loss.h"
 #include "sim/ingress_port.h"
 #include "sim/link.h"
 #include "sim/node.h"
@@ -25,6 +23,8 @@
 #include "sim/serialiser.h"
 #include "sim/trace.h"
 #include "sim/wire.h"
+#include "stage/bucket.h"
+#include "wire/transmit.h"
 
 namespace optireduce::sim {
 
@@ -35,12 +35,12 @@ struct Call {
   Descriptor descriptor;
   std::byte* data = nullptr;  // valid until the operation's report
   Duration start{};           // after the beginning of the run; kNever: the rank does not take part
-  std::uint16_t weight = 1;   // samples behind the contribution
+  std::uint32_t weight = 1;   // samples behind the contribution
   bool follows = false;       // `start` is after the end of this rank's operation before, as in training
-  std::uint32_t stream = 0;   // see StartOptions
-  std::size_t patience_bytes = 0;
-  bool repairs = false;
-  double slack = 1.0;
+  std::uint32_t stream = 0;   // see optireduce::Call, as the rest
+  std::uint64_t step = 0;
+  float scale = 1;
+  bool stays_readable = false;
   WideMemory wide = {};
 };
 
@@ -80,7 +80,9 @@ class Network {
   Time now() const { return now_; }
   Rank ranks() const { return options_.ranks; }
   Stats stats(Rank rank) const;
-  const Protocol& protocol(Rank rank) const;
+  const Group& group(Rank rank) const;
+  Group& group(Rank rank) { return nodes_[rank]->group(); }
+  bool crashed(Rank rank) const { return nodes_[rank]->crashed(); }
   const Counters& counters() const { return counters_; }
   /// Equal for equal options, operations and seeds.
   std::uint64_t trace_hash() const { return trace_.value(); }
@@ -142,7 +144,7 @@ class Network {
 
   SimOptions options_;
   Random random_;
-  Doom doom_;
+  ForcedLoss forced_loss_;
   Time now_;
   EventQueue events_;
   std::vector<std::unique_ptr<Node>> nodes_;

@@ -51,7 +51,7 @@ void Network::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBat
   for (std::uint32_t i = 0; i < batch->packets; ++i) {
     const auto passed = pass_link(from, to, departures_[i], batch->length_of(i), spike);
     if (!passed) continue;
-    if (doom_.any() && doom_.strikes(batch->packet(i), to, nodes_[to]->protocol())) {
+    if (forced_loss_.any() && forced_loss_.strikes(batch->packet(i), to, nodes_[to]->group())) {
       ++counters_.lost;
       continue;
     }

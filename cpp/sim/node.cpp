@@ -1,5 +1,6 @@
 #include "sim/node.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -23,10 +24,10 @@ Clock clock_of(Rank rank, const SimOptions& options) {
 
 }  // namespace
 
-Node::Node(const EndpointConfig& config, const SimOptions& options)
+Node::Node(const GroupConfig& config, const SimOptions& options)
     : pauses_(pauses_of(config.rank, options.pauses)),
       clock_(clock_of(config.rank, options)),
-      protocol_(make_protocol(config, options.rows, pool_)) {}
+      group_(std::make_unique<Group>(config, pool_)) {}
 
 Time Node::runs_at(Time now) const {
   for (bool moved = true; moved;) {  // pauses may overlap or follow each other
@@ -39,6 +40,14 @@ Time Node::runs_at(Time now) const {
     }
   }
   return now;
+}
+
+void Node::note_run(Time now) {
+  const bool stood_still = std::any_of(pauses_.begin(), pauses_.end(), [&](const Pause& pause) {
+    return pause.begin > ran_at_ && pause.end <= now && pause.begin < pause.end;
+  });
+  if (stood_still) group_->stood_still(clock(now));
+  ran_at_ = now;
 }
 
 void Node::receive(Delivery delivery, std::size_t buffer_bytes, Counters& counters) {
@@ -62,12 +71,12 @@ void Node::read_inbox(Time now, Counters& counters) {
       inbox_.pop_front();
       for (std::uint64_t left = delivery.mask; left != 0; left &= left - 1) {
         const auto packet = delivery.batch->packet(static_cast<std::uint32_t>(std::countr_zero(left)));
-        if (!builder.fits(packet.size())) protocol_->handle_datagram(shown, builder.take());
+        if (!builder.fits(packet.size())) group_->handle_datagram(shown, builder.take());
         builder.add(packet);
         ++counters.delivered;
       }
     } while (coalesced && !inbox_.empty() && inbox_.front().coalesced && inbox_.front().from == from);
-    protocol_->handle_datagram(shown, builder.take());
+    group_->handle_datagram(shown, builder.take());
   }
   inbox_bytes_ = 0;
 }

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "proto/grid.h"
+#include "group/group.h"
 #include "sim/clock.h"
 #include "sim/counters.h"
 #include "sim/options.h"
@@ -18,16 +18,19 @@ namespace optireduce::sim {
 
 class Node {
  public:
-  Node(const EndpointConfig& config, const SimOptions& options);
+  Node(const GroupConfig& config, const SimOptions& options);
 
   /// What the rank's own clock shows: the only time its endpoint sees.
   Time clock(Time now) const { return clock_.at(now); }
 
   /// When the endpoint wants to be woken, in the network's time.
-  Time deadline() const { return crashed_ ? Time::never() : clock_.when(protocol_->poll_timeout()); }
+  Time deadline() const { return crashed_ ? Time::never() : clock_.when(group_->poll_timeout()); }
 
   /// When the rank runs again; `now` if it runs.
   Time runs_at(Time now) const;
+
+  /// The rank runs now. After a pause its group is told that it stood still, as the engine's clock tells it.
+  void note_run(Time now);
 
   /// Packets reach the socket; they are lost if its buffer has no room.
   void receive(Delivery delivery, std::size_t buffer_bytes, Counters& counters);
@@ -39,8 +42,8 @@ class Node {
   void crash();
   bool crashed() const { return crashed_; }
 
-  Protocol& protocol() { return *protocol_; }
-  const Protocol& protocol() const { return *protocol_; }
+  Group& group() { return *group_; }
+  const Group& group() const { return *group_; }
 
   Time timer = Time::never();                     // the earliest Timer event that is under way
   Time wake = Time::never();                      // the Wake event that is under way
@@ -52,11 +55,12 @@ class Node {
 
   std::vector<Pause> pauses_;  // of this rank
   Clock clock_;
-  BufferPool pool_;  // outlives the protocol, which holds buffers
-  std::unique_ptr<Protocol> protocol_;
+  BufferPool pool_;  // outlives the group, which holds buffers
+  std::unique_ptr<Group> group_;
   std::deque<Delivery> inbox_;
   std::size_t inbox_bytes_ = 0;
   bool crashed_ = false;
+  Time ran_at_;
 };
 
 }  // namespace optireduce::sim

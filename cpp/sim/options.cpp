@@ -4,9 +4,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "proto/packet.h"
 #include "sim/serialiser.h"
 #include "sim/wire.h"
+#include "wire/packet.h"
 
 namespace optireduce::sim {
 namespace {
@@ -87,7 +87,7 @@ void check_port(const std::string& name, const PortOptions& port, std::size_t pa
 }
 
 void check_ports(const SimOptions& options) {
-  const std::size_t packet_bytes = options.protocol.payload_bytes + kHeaderBytes;
+  const std::size_t packet_bytes = options.protocol.path.payload_bytes + kHeaderBytes;
   check_port("egress", options.egress, packet_bytes);
   check_port("ingress", options.ingress, packet_bytes);
   for (const auto& [rank, port] : options.other_egress) {
@@ -163,7 +163,7 @@ const PortOptions& ingress_of(const SimOptions& options, Rank rank) {
 
 SimOptions checked(SimOptions options) {
   if (options.ranks == 0) bad_option("ranks is 0, must be at least 1");
-  const std::uint32_t payload = options.protocol.payload_bytes;
+  const std::uint32_t payload = options.protocol.path.payload_bytes;
   if (payload % 16 != 0 || payload == 0 || payload + kHeaderBytes > WireBatch::kMaxBytes) {
     bad_option("payload_bytes is " + std::to_string(payload) +
                ", must be a multiple of 16 that fits a datagram");
@@ -180,7 +180,7 @@ SimOptions checked(SimOptions options) {
   check_share("tamper", options.hostile.tamper);
   if (options.hostile.tamper > 0 && options.seal != Seal::Kind::Tag)
     bad_option("tamper needs packets with tags: without them nobody can tell");
-  check_share("doom", options.doom.share);
+  check_share("forced loss", options.forced_loss.share);
   check_share("coalesce", options.coalesce);
   check_not_negative("wake_delay", options.wake_delay);
   return options;

@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/config.h"
-#include "proto/lane.h"
-#include "proto/time.h"
+#include "base/time.h"
+#include "group/config.h"
 #include "sim/trace.h"
 
 namespace optireduce::sim {
@@ -93,7 +92,7 @@ struct HostileOptions {
 
 /// Packets that are lost by a pattern, chosen anew for each operation, stage and pair of ranks. Some stay
 /// lost however often they are sent, until their operation has ended at the receiver: what a deadline loses.
-struct DoomOptions {
+struct ForcedLossOptions {
   /// Storms: some receivers of each operation lose a lot, all others nothing. The share is the average.
   enum class Pattern : std::uint8_t { Random, Tail, Bursts, Storms };
   /// What cannot be repaired in time.
@@ -108,7 +107,6 @@ struct DoomOptions {
 
 struct SimOptions {
   Rank ranks = 2;
-  Rows rows;  // of a grid; empty: flat
   std::uint64_t seed = 0;
   Time begin;  // what the clock shows at first
 
@@ -116,7 +114,8 @@ struct SimOptions {
   std::map<std::pair<Rank, Rank>, LinkOptions> other_links;  // ... but these (from, to)
 
   /// A packet passes its sender's egress port, the pair's link and its receiver's ingress port. One that is
-  /// sent to the group (protocol.multicast) passes the egress port once, and then the links and ports of all.
+  /// sent to the multicast group (protocol.multicast) passes the egress port once, and then the links and
+  /// ports of all.
   PortOptions egress;   // of every rank; without a limit its queue is the host's own, which does not drop
   PortOptions ingress;  // of every rank
   std::map<Rank, PortOptions> other_egress;   // instead, for some ranks
@@ -135,7 +134,7 @@ struct SimOptions {
   std::map<Rank, double> clock_drift;
 
   HostileOptions hostile;
-  DoomOptions doom;
+  ForcedLossOptions forced_loss;
 
   /// Share of the batches that arrive as GRO would hand them over: in one piece when their last packet is
   /// there. 1 is the fastest to simulate (an event for each batch instead of one for each packet).
@@ -148,8 +147,8 @@ struct SimOptions {
   /// Bytes that wait at a rank until it looks; beyond it packets are dropped. 0: no limit.
   std::size_t receive_buffer_bytes = 0;
 
-  /// Every endpoint's configuration; rank, size and seal are filled in.
-  EndpointConfig protocol;
+  /// The configuration of every rank's group; rank, size and seal are filled in.
+  GroupConfig protocol;
   Seal::Kind seal = Seal::Kind::Token;
 
   /// A protocol that never gets anywhere ends here with an error, not in an endless loop.

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "proto/mix.h"
-#include "proto/time.h"
+#include "base/splitmix.h"
+#include "base/time.h"
 
 namespace optireduce::sim {
 
@@ -13,7 +13,7 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
 
-  std::uint64_t next() { return mix(state_); }
+  std::uint64_t next() { return splitmix64(state_); }
 
   /// In [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "proto/time.h"
+#include "base/time.h"
 
 namespace optireduce::sim {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "proto/config.h"
-#include "proto/time.h"
+#include "base/time.h"
+#include "group/config.h"
 
 namespace optireduce::sim {
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "proto/config.h"
-#include "proto/endpoint.h"
-#include "proto/transmit.h"
+#include "group/config.h"
+#include "group/group.h"
+#include "wire/transmit.h"
 
 namespace optireduce::sim {
 

@@ -1,0 +1,69 @@
+// What a group is told once, before its first operation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/rank.h"
+#include "base/time.h"
+#include "operation/best_effort_times.h"
+#include "path/options.h"
+#include "wire/seal.h"
+
+namespace optireduce {
+
+/// The ranks of every row of a grid, in the order of the columns. Empty: no grid.
+using Rows = std::vector<std::vector<Rank>>;
+
+enum class Delivery : std::uint8_t {
+  Carry,       // decisions are sent until every member has them; excluded contributions are carried over
+  BestEffort,  // the papers' transport: what is missing at a deadline is lost
+};
+
+struct GroupConfig {
+  Rank rank = 0;
+  Rank size = 1;
+  Rows rows;  // operations in a grid are exact
+  Seal seal;  // tells packets of this session from those of strangers and of older sessions
+  PathOptions path;
+
+  /// What each peer granted: an upper bound for the window towards it (empty: no bound). Indexed by rank.
+  std::vector<std::size_t> grants;
+
+  /// Memory for operations that the local process has not begun. Beyond it packets are dropped, counted, and
+  /// repaired later.
+  std::size_t early_bytes = 64 * 1024 * 1024;
+  /// Memory for decisions that members, or ranks that may return, still lack. Beyond it the oldest are
+  /// forgotten, but for our own decisions that members lack.
+  std::size_t log_bytes = 256 * 1024 * 1024;
+
+  Delivery delivery = Delivery::Carry;
+  /// Send the packets of bounded operations in another order each time; see packet_order.h.
+  bool shuffle = true;
+  /// A member may be so many steps behind before the others wait for it.
+  std::uint32_t max_lag = 2;
+  /// The share of contributions that deadlines may exclude.
+  double exclude_at_most = 0.05;
+
+  /// Silent ranks are waited for, as with other collectives, and one that leaves ends operations with an
+  /// error. Always so in grids, in best effort and above 64 ranks.
+  bool fixed_membership = false;
+  /// Fewer ranks than this do not go on. 0: a majority.
+  Rank min_ranks = 0;
+  /// Where fewer are there, operations wait so long for more before they fail.
+  Duration quorum_wait = Duration::millis(30'000);
+  /// While an exact operation is open a rank may be silent for so long.
+  Duration exact_silence = Duration::millis(10'000);
+
+  BestEffortOptions best_effort;
+
+  /// Send decisions once, to the multicast group, instead of once to each peer.
+  bool multicast = false;
+
+  bool elastic() const {
+    return !fixed_membership && rows.empty() && delivery == Delivery::Carry && size > 1 && size <= 64;
+  }
+};
+
+}  // namespace optireduce

@@ -1,0 +1,137 @@
+#include "group/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace optireduce {
+
+namespace {
+
+int bad_links(Rank rank, RankMask members, const std::vector<RankMask>& hears) {
+  int bad = 0;
+  for_each_rank(members & ~bit_of(rank),
+                [&](Rank other) { bad += has(hears[rank], other) && has(hears[other], rank) ? 0 : 1; });
+  return bad;
+}
+
+}  // namespace
+
+RankMask keep_good_links(RankMask members, const std::vector<RankMask>& hears) {
+  for (;;) {
+    int most = 0;
+    Rank worst = 0;
+    for_each_rank(members, [&](Rank rank) {
+      const int bad = bad_links(rank, members, hears);
+      if (bad == 0 || bad < most) return;
+      most = bad;
+      worst = rank;
+    });
+    if (most == 0) return members;
+    members &= ~bit_of(worst);
+  }
+}
+
+Membership::Membership(MembershipConfig config, View first)
+    : config_(config),
+      history_(std::move(first)),
+      silence_(view().ranks.size(), config.silence),
+      members_(view().ranks.size()) {}
+
+std::vector<Rank> Membership::owners(std::uint64_t operation) const {
+  std::vector<Rank> found;
+  const View& of = history_.view_of(operation);
+  for (std::size_t rank = 0; rank < of.ranks.size(); ++rank) {
+    if (of.contains(static_cast<Rank>(rank))) found.push_back(static_cast<Rank>(rank));
+  }
+  return found;
+}
+
+bool Membership::must_keep(std::uint64_t operation) const {
+  return std::any_of(view().orphans.begin(), view().orphans.end(), [&](const OrphanShard& shard) {
+    return shard.operation == operation && has(shard.holders, config_.rank);
+  });
+}
+
+void Membership::advanced(Rank rank, std::uint64_t completed) {
+  members_[rank].completed = std::max(members_[rank].completed, completed);
+}
+
+std::uint64_t Membership::completed_by_all() const {
+  std::uint64_t least = members_[config_.rank].completed;
+  for (std::size_t index = 0; index < members_.size(); ++index) {
+    const Rank rank = static_cast<Rank>(index);
+    if (view().contains(rank) && !has(lost_, rank)) least = std::min(least, members_[index].completed);
+  }
+  return least;
+}
+
+void Membership::forget_before(std::uint64_t floor) {
+  std::uint64_t least = floor;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (view().contains(static_cast<Rank>(rank))) least = std::min(least, members_[rank].completed);
+  }
+  history_.forget_before(least);
+}
+
+void Membership::heard(Time now, Rank rank) {
+  silence_.heard(now, rank);
+}
+
+void Membership::told_hearing(Time now, Rank rank, RankMask hears) {
+  members_[rank].hears = hears | bit_of(rank);
+  members_[rank].hears_at = now;
+  members_[rank].has_hears = true;
+}
+
+RankMask Membership::keep(Time now, Time asked) const {
+  const RankMask members = view().members;
+  const Time oldest = now - silence_.limit();
+  std::vector<RankMask> hears(members_.size(), members);
+  RankMask doubted = 0;
+  for_each_rank(members, [&](Rank rank) {
+    const Member& member = members_[rank];
+    if (rank == config_.rank)
+      hears[rank] = this->hears();
+    else if (member.has_hears && member.hears_at >= oldest)
+      hears[rank] = member.hears;
+    doubted |= members & ~hears[rank];
+  });
+  for_each_rank(doubted & others(), [&](Rank rank) {
+    if (!members_[rank].has_hears || members_[rank].hears_at < std::max(asked, oldest))
+      hears[rank] = bit_of(rank);
+  });
+  return keep_good_links(members, hears);
+}
+
+bool Membership::hears_quorum(Time now) const {
+  return fixed() || quorum(silence_.heard_lately(now) | bit_of(config_.rank));
+}
+
+void Membership::enter(Rank rank, std::uint64_t completed) {
+  members_[rank].completed = completed;
+  leaving_ &= ~bit_of(rank);
+  lost_ &= ~bit_of(rank);
+}
+
+void Membership::forget_links() {
+  for (Member& member : members_) member.has_hears = false;
+}
+
+void Membership::install(Time now, View next) {
+  for_each_rank(next.joined, [&](Rank rank) { enter(rank, next.ranks[rank].completed); });
+  history_.append(std::move(next));
+  forget_links();
+  silence_.restart(now);
+}
+
+void Membership::join(Time now, std::span<const View> views) {
+  const View& newest = views.back();
+  for_each_rank(newest.members, [&](Rank rank) {
+    enter(rank, has(newest.joined, rank) ? newest.ranks[rank].completed : newest.base);
+  });
+  history_.replace(views);
+  forget_links();
+  silence_.restart(now);
+}
+
+}  // namespace optireduce

@@ -1,0 +1,114 @@
+// The view and what is known about each member. No packets and no clock: time is an argument.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/rank_mask.h"
+#include "base/time.h"
+#include "group/silence.h"
+#include "group/view.h"
+
+namespace optireduce {
+
+struct MembershipConfig {
+  Rank rank = 0;
+  SilenceConfig silence = {};
+};
+
+/// The members to keep: while two of them have no good link (both hear each other), the one with most bad
+/// links goes, of equals the highest. `hears` has a row for each rank.
+RankMask keep_good_links(RankMask members, const std::vector<RankMask>& hears);
+
+class Membership {
+ public:
+  Membership(MembershipConfig config, View first);
+
+  Rank self() const { return config_.rank; }
+  const View& view() const { return history_.newest(); }
+  const ViewHistory& history() const { return history_; }
+  /// Groups above 64 ranks: everybody is a member for ever, nobody is suspected.
+  bool fixed() const { return view().ranks.size() > kMaskRanks; }
+  std::size_t group_size() const { return view().ranks.size(); }
+
+  // Maps of an operation.
+  /// The owners of an operation's shards in rank order: the members of its view.
+  std::vector<Rank> owners(std::uint64_t operation) const;
+  bool serves(Rank rank, std::uint64_t operation) const { return view().serves(rank, operation); }
+  ChunkFate fate(std::uint64_t operation, Rank owner, std::size_t chunk) const {
+    return history_.fate(operation, owner, chunk);
+  }
+  /// Others count on me for orphan shards of this operation: the log keeps what I reported of them until all
+  /// have completed it, whatever the limit on its size.
+  bool must_keep(std::uint64_t operation) const;
+
+  // Progress.
+  void advanced(Rank rank, std::uint64_t completed);
+  std::uint64_t completed(Rank rank) const { return members_[rank].completed; }
+  /// The least completed of the members, without lost ones. The caller's own is in it: tell it by
+  /// advanced(self()).
+  std::uint64_t completed_by_all() const;
+  /// Forgets the views of operations below the log's floor, as far as all members have completed them. A view
+  /// that is forgotten too early gives a later proposal the wrong owners.
+  void forget_before(std::uint64_t floor);
+
+  // Silence. "Owes" is what the data path waits for; the view change adds its own.
+  void heard(Time now, Rank rank);
+  void set_owing(Time now, RankMask owing) { silence_.set_owing_data(now, owing & others()); }
+  void set_owing_view_change(Time now, RankMask owing) { silence_.set_owing_change(now, owing & others()); }
+  void set_exact_open(bool open) { silence_.set_exact_open(open); }
+  void stood_still(Time now) { silence_.restart(now); }
+  RankMask take_pings(Time now) { return silence_.take_pings(now) & others(); }
+  /// Looks at the silences; ViewChange does it in handle_timeout().
+  void update(Time now) { silence_.update(now); }
+  void suspect(RankMask ranks) { silence_.suspect(ranks & others()); }
+  RankMask suspected() const { return silence_.suspected() & others(); }
+  Duration silence_limit() const { return silence_.limit(); }
+  Time next_event() const { return fixed() ? Time::never() : silence_.next_event(); }
+
+  // Links.
+  /// Whom I hear: the header's flag "hears all" is hears() == view().members.
+  RankMask hears() const { return view().members & ~suspected(); }
+  /// A peer's bitmap (of its Status, or all members if its header has the flag).
+  void told_hearing(Time now, Rank rank, RankMask hears);
+  /// The members to keep, by what I and the others hear. A member that somebody does not hear, and that has
+  /// sent no bitmap from `asked` on, hears nobody.
+  RankMask keep(Time now, Time asked) const;
+
+  // Flags of members, cleared when they come in anew.
+  void mark_leaving(Rank rank) { leaving_ |= bit_of(rank); }
+  void mark_lost(Rank rank) { lost_ |= bit_of(rank); }
+  RankMask leaving() const { return leaving_ & view().members; }
+  RankMask lost() const { return lost_ & view().members; }
+
+  // Quorum of the view.
+  bool quorum(RankMask present) const { return is_quorum(present, view().members); }
+  /// For the hold rule: I and the members heard lately are a quorum.
+  bool hears_quorum(Time now) const;
+  RankMask others() const { return view().members & ~bit_of(config_.rank); }
+
+  /// The next view, in which this rank stays. Called by ViewChange.
+  void install(Time now, View view);
+  /// The views from our completed operations on; this rank joins with the newest. Called by ViewChange.
+  void join(Time now, std::span<const View> views);
+
+ private:
+  struct Member {
+    std::uint64_t completed = 0;
+    RankMask hears = 0;
+    Time hears_at{};
+    bool has_hears = false;
+  };
+  void enter(Rank rank, std::uint64_t completed);
+  void forget_links();
+
+  MembershipConfig config_;
+  ViewHistory history_;
+  Silence silence_;
+  std::vector<Member> members_;
+  RankMask leaving_ = 0, lost_ = 0;
+};
+
+}  // namespace optireduce

@@ -1,0 +1,71 @@
+// The operations of a group: open ones, and the log of finished ones that somebody may still ask for.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "operation/operation.h"
+
+namespace optireduce {
+
+class Operations {
+ public:
+  using Key = std::pair<std::uint64_t, Scope>;
+  using Map = std::map<Key, std::unique_ptr<Operation>>;
+
+  Operation* find_open(std::uint64_t number, Scope scope = Scope::All) {
+    return find(open_, {number, scope});
+  }
+  Operation* find_logged(std::uint64_t number, Scope scope = Scope::All) {
+    return find(log_, {number, scope});
+  }
+  const Operation* find_logged(std::uint64_t number, Scope scope = Scope::All) const {
+    const auto found = log_.find({number, scope});
+    return found == log_.end() ? nullptr : found->second.get();
+  }
+  Operation* find_any(std::uint64_t number, Scope scope = Scope::All) {
+    Operation* const open = find_open(number, scope);
+    return open != nullptr ? open : find_logged(number, scope);
+  }
+  Operation& add(std::unique_ptr<Operation> operation) {
+    const Key key{operation->number(), operation->setup().scope};
+    return *(open_[key] = std::move(operation));
+  }
+  /// Oldest first.
+  const Map& open() const { return open_; }
+  const Map& log() const { return log_; }
+
+  void move_to_log(std::uint64_t number) {
+    for (auto entry = open_.lower_bound({number, Scope::All});
+         entry != open_.end() && entry->first.first == number;) {
+      auto node = open_.extract(entry++);
+      log_.insert(std::move(node));
+    }
+  }
+  void erase_open(std::uint64_t number) {
+    for (auto entry = open_.lower_bound({number, Scope::All});
+         entry != open_.end() && entry->first.first == number;)
+      entry = open_.erase(entry);
+  }
+  /// Forgets what is logged below.
+  void forget_below(std::uint64_t number) {
+    while (!log_.empty() && log_.begin()->first.first < number) log_.erase(log_.begin());
+  }
+  void forget_all() {
+    open_.clear();
+    log_.clear();
+  }
+
+ private:
+  static Operation* find(Map& map, const Key& key) {
+    const auto found = map.find(key);
+    return found == map.end() ? nullptr : found->second.get();
+  }
+
+  Map open_, log_;
+};
+
+}  // namespace optireduce

@@ -1,0 +1,54 @@
+// How far this rank is: which calls it has taken, which operations are complete, and what they amount to.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+namespace optireduce {
+
+/// Calls may be made at most this far ahead of the slowest rank; packets beyond are nonsense.
+constexpr std::uint64_t kMaxCallsAhead = 4096;
+
+class Progress {
+ public:
+  std::uint64_t next_call() const { return next_call_; }
+  std::uint64_t completed() const { return completed_; }
+  std::uint64_t touched_end() const { return touched_end_; }
+  std::uint64_t first_known() const { return next_call_ - steps_.size(); }
+
+  std::uint64_t take_number(std::uint64_t step) {
+    step_ = step > step_ ? step : step_;
+    steps_.push_back(step_);
+    return next_call_++;
+  }
+  /// The step of a call; of one that was not made yet the newest.
+  std::uint64_t step_of(std::uint64_t operation) const {
+    if (operation >= next_call_ || steps_.empty()) return step_;
+    return operation < first_known() ? steps_.front() : steps_[operation - first_known()];
+  }
+  void touch(std::uint64_t operation) {
+    if (operation >= touched_end_) touched_end_ = operation + 1;
+  }
+  /// The next operation is complete; `digest`: of what it decided.
+  void complete(std::uint64_t digest) {
+    const std::uint64_t mixed = (digests_.back() ^ digest) * 0x9e37'79b9'7f4a'7c15u;
+    digests_.push_back(mixed ^ mixed >> 29);
+    ++completed_;
+  }
+  /// Over everything below, for operations from floor() to completed().
+  std::uint64_t digest(std::uint64_t operation) const {
+    const std::uint64_t first = completed_ + 1 - digests_.size();
+    return operation < first ? 0 : digests_[operation - first];
+  }
+  void forget_below(std::uint64_t operation) {
+    while (steps_.size() > 1 && first_known() < operation) steps_.pop_front();
+    while (digests_.size() > 1 && completed_ + 1 - digests_.size() < operation) digests_.pop_front();
+  }
+
+ private:
+  std::uint64_t next_call_ = 0, completed_ = 0, touched_end_ = 0, step_ = 0;
+  std::deque<std::uint64_t> steps_;          // of the last calls
+  std::deque<std::uint64_t> digests_ = {0};  // at completed() last
+};
+
+}  // namespace optireduce

@@ -1,0 +1,84 @@
+#include "group/view.h"
+
+namespace optireduce {
+
+const View& ViewHistory::view_of(std::uint64_t operation) const {
+  for (auto view = views_.rbegin(); view != views_.rend(); ++view) {
+    if (view->cut <= operation) return *view;
+  }
+  return views_.front();
+}
+
+void ViewHistory::forget_before(std::uint64_t operation) {
+  const std::uint64_t oldest = view_of(operation).number;
+  while (views_.front().number < oldest) views_.pop_front();
+}
+
+std::vector<View> ViewHistory::since(std::uint64_t operation) const {
+  const std::uint64_t oldest = view_of(operation).number;
+  std::vector<View> found;
+  for (const View& view : views_) {
+    if (view.number < oldest) continue;
+    found.push_back(view);
+    if (view.number == newest().number) continue;
+    found.back().orphans.clear();
+    found.back().first = view.cut;  // covers nothing any more
+  }
+  return found;
+}
+
+RankMask ViewHistory::orphans_of(std::uint64_t operation) const {
+  RankMask orphans = 0;
+  for_each_rank(members_of(operation), [&](Rank rank) {
+    if (!newest().serves(rank, operation)) orphans |= bit_of(rank);
+  });
+  return orphans;
+}
+
+namespace {
+
+std::uint64_t word(const std::vector<std::uint64_t>& words, std::size_t index) {
+  return index < words.size() ? words[index] : 0;
+}
+
+ChunkFate fate_in(const View& view, std::uint64_t operation, Rank owner, std::size_t chunk) {
+  const OrphanShard* shard = view.orphan(operation, owner);
+  if (shard == nullptr) return {.voided = ~std::uint64_t{0}};
+  ChunkFate fate{.passed = word(shard->passed, chunk), .holders = shard->holders};
+  fate.gone = shard->rest_gone ? ~fate.passed : word(shard->gone, chunk) & ~fate.passed;
+  fate.voided = ~(fate.passed | fate.gone);
+  return fate;
+}
+
+bool has_table_for(const View& view, std::uint64_t operation) {
+  return view.first <= operation && operation < view.cut;
+}
+
+}  // namespace
+
+// What one view made void stays void: a later table may count such packets as gone, because only ranks that
+// keep a packet report it.
+ChunkFate ViewHistory::fate(std::uint64_t operation, Rank owner, std::size_t chunk) const {
+  if (newest().serves(owner, operation)) return {};
+  std::uint64_t voided = 0;
+  ChunkFate fate;
+  for (const View& view : views_) {
+    const bool orphan = has(members_of(operation), owner) && !view.serves(owner, operation);
+    if (!orphan || !has_table_for(view, operation)) continue;
+    fate = fate_in(view, operation, owner, chunk);
+    voided |= fate.voided;
+  }
+  fate.voided = voided;
+  fate.passed &= ~voided;
+  fate.gone &= ~voided;
+  return fate;
+}
+
+const View* ViewHistory::failed_by(std::uint64_t operation, bool exact) const {
+  for (const View& view : views_) {
+    if (view.fails(operation, exact)) return &view;
+  }
+  return nullptr;
+}
+
+}  // namespace optireduce

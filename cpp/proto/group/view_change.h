@@ -1,0 +1,140 @@
+// The agreement on the next view, as a machine of values. No packets, sockets or clocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/rank_mask.h"
+#include "base/time.h"
+#include "group/admission.h"
+#include "group/agreement.h"
+#include "group/attempts.h"
+#include "group/change_plan.h"
+#include "group/membership.h"
+#include "group/next_view.h"
+#include "group/view_mail.h"
+#include "wire/view_messages.h"
+
+namespace optireduce {
+
+struct ViewChangeConfig {
+  std::uint32_t incarnation = 0;
+  std::size_t min_ranks = 0;             // 0: a majority of the group, without those that left cleanly
+  std::uint64_t step_operations = 1;     // until set_pace() is called, as the next
+  Duration round = Duration::millis(5);  // T_round
+  AdmissionConfig admission = {};
+  Duration farewell = Duration::millis(2000);  // a leaver tells its last view for this long at most
+  /// Who decides a tied vote. A function, so that a rendezvous store can do it instead of the lowest rank.
+  bool (*quorum)(RankMask present, RankMask members) = &is_quorum;
+};
+
+/// A view change is one round of Paxos among the members of the old view. Its first round trip collects what
+/// each member that stays holds of the owners that go. From its answer on a member is deaf to those owners,
+/// and touches no operation beyond its reach. So the answers stay true until the next view is installed.
+///
+/// Events go in by handle(), saw_view() and handle_timeout(), commands by suspect(), leave(), mark_lost().
+/// After each of them: take_installed() first, then the flags, then poll_message().
+class ViewChange {
+ public:
+  ViewChange(ViewChangeConfig config, Membership& membership, Journal journal);
+
+  // What happened.
+  void handle(Time now, Rank from, const ViewMessage& message);
+  /// A packet with another view number than mine: the older side is told the newer view.
+  void saw_view(Time now, Rank from, std::uint64_t number);
+  void handle_timeout(Time now);
+  /// T_round: the slowest round trip to a member, with its variation and lateness. And the operations of a
+  /// step: a change that removes nobody lets so many start meanwhile.
+  void set_pace(Duration round, std::uint64_t step_operations);
+
+  // Commands.
+  /// These ranks are silent, beyond what Membership sees itself. Forgotten when they are heard.
+  void suspect(Time now, RankMask ranks);
+  /// I leave: I serve until every member has what I have, then a view without me is made.
+  void leave(Time now);
+  /// I lack a packet that is gone: I vote on until I am removed, and I am left behind.
+  void mark_lost(Time now);
+  /// Begins a change at once. False if it cannot be: not a member that stays, no quorum, too few ranks.
+  bool propose(Time now, RankMask without, RankMask joiners);
+
+  // What to do next.
+  bool poll_message(Rank& to, ViewMessage& message) { return mail_.poll(to, message); }
+  /// The view that was installed since the last call. At most one for each event or command.
+  std::optional<View> take_installed();
+  Time poll_timeout() const;
+
+  // State.
+  /// Out of the view: decide, hold and complete nothing; forget what is held from C on, inboxes, early
+  /// packets.
+  bool away() const { return standing_.away; }
+  /// Final: this rank would need a snapshot. It may still vote; it starts, decides, holds and completes
+  /// nothing.
+  bool left_behind() const { return standing_.left_behind; }
+  /// A member that may do nothing but vote.
+  bool is_lost() const { return standing_.lost; }
+  bool leaving() const { return standing_.leaving; }
+  /// A leaver that is out of the view, and that nobody needs any more.
+  bool departed() const { return standing_.departed; }
+  bool changing() const { return agreement_.changing(); }
+  /// Decisions from these senders must not be held.
+  RankMask deaf() const { return agreement_.deaf(); }
+  /// While changing no operation at or above this may be started, decided or held. Else: no limit.
+  std::uint64_t reach_end() const { return changing() ? agreement_.reach_end() : ~std::uint64_t{0}; }
+  std::uint64_t known() const { return standing_.known; }
+  /// A change is needed, but those that I hear, or that would stay, are no quorum, or fewer than min_ranks.
+  bool too_few() const { return attempts_.too_few(); }
+  /// The ballot and view that I voted for last in this change.
+  const std::optional<Adopt>& adopted() const { return agreement_.adopted(); }
+
+ private:
+  struct Standing {
+    bool away = false, lost = false, left_behind = false, leaving = false, departed = false;
+    std::uint64_t known = 0;  // highest view number seen
+  };
+  struct Repeats {
+    Time next = Time::never();          // of what is not answered: proposal, view, Join, farewell
+    Time status = Time::never();        // of my Status
+    Time farewell_end = Time::never();  // a leaver's
+    RankMask untold = 0;                // who has not shown the view that I made, or left with
+    std::vector<View> farewell;         // the view that a leaver is out of
+  };
+
+  // Messages.
+  void dispatch(Time now, Rank from, const ViewMessage& message);
+  void on_propose(Time now, Rank from, const Propose& propose);
+  void on_adopt(Time now, Rank from, const Adopt& adopt);
+  void on_status(Time now, Rank from, const Status& status);
+  void on_join(Time now, Rank from, const JoinRequest& request);
+  void on_answer(const ViewMessage& message, const JoinAnswer& answer);
+  void on_install(Time now, Rank from, const std::vector<View>& views);
+
+  // The agreement.
+  void try_compute(Time now);
+  void try_chosen(Time now);
+  void enter(Time now, const std::vector<View>& views, bool joins);
+  void go_away(Time now, const std::vector<View>& views);
+
+  // When to propose, and repeats.
+  void refresh();
+  WantedChange schedule(Time now);
+  JoinRequest my_request() const;
+  void repeat(Time now);
+  void repeat_away(Time now);
+  void send_status(RankMask to, bool asks);
+
+  ViewChangeConfig config_;
+  Membership& membership_;
+  Journal journal_;
+  ViewMail mail_;
+  Agreement agreement_;
+  Admission admission_;
+  ChangePlan plan_;
+  Attempts attempts_;
+  Standing standing_;
+  Repeats repeats_;
+  std::optional<View> installed_;
+};
+
+}  // namespace optireduce

@@ -1,0 +1,47 @@
+#include "stage/outbox.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace optireduce {
+
+bool Outbox::next(const SendWindow& window, const Inbox& answers, OutgoingBatch& batch) {
+  while (!all_sent() && is_answered(answers, next_packet_)) ++next_packet_;
+  if (all_sent()) return false;
+  const std::uint32_t chunk_end = (next_packet_ / shard_.chunk_packets + 1) * shard_.chunk_packets;
+  const std::uint32_t most = std::min({shard_.packets(), chunk_end, next_packet_ + window.batch_packets()});
+  std::uint32_t end = next_packet_ + 1;
+  while (end < most && !is_answered(answers, end)) ++end;
+  batch.shard = shard_;
+  batch.first_packet = next_packet_;
+  batch.packets = end - next_packet_;
+  if (!window.admits(PacketType::Contribution, batch.bytes())) return false;
+  batch.ack = answers.whole_chunks();
+  batch.flags = is_last_percent(shard_, end) ? kFlagLast : std::uint8_t{0};
+  next_packet_ = end;
+  return true;
+}
+
+void Outbox::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
+  std::fill_n(sent_at_.begin() + batch.first_packet, batch.packets, timestamp);
+  last_sent_at_ = timestamp;
+  sent_any_ = true;
+}
+
+std::uint64_t Outbox::to_repair(const RequestEntry& entry, const RequestContext& context,
+                                const Inbox& answers) const {
+  if (entry.chunk >= shard_.chunks() || sent_at_.empty()) return 0;
+  std::uint64_t lost = 0;
+  // A decided packet has been overwritten, and its owner does not miss it.
+  const std::uint64_t wanted = entry.missing & shard_.full_mask(entry.chunk) & ~answers.received(entry.chunk);
+  for (std::uint64_t rest = wanted; rest != 0; rest &= rest - 1) {
+    const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
+    const std::uint32_t packet = entry.chunk * shard_.chunk_packets + bit;
+    if (packet >= next_packet_) break;
+    // What was never sent has not been rounded either: there is nothing to send again.
+    if (sent_at_[packet] != 0 && context.is_lost(sent_at_[packet])) lost |= std::uint64_t{1} << bit;
+  }
+  return lost;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,232 @@
+#include "stage/reduce_scatter.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "kernels/finite.h"
+#include "kernels/reduce.h"
+
+namespace optireduce {
+namespace {
+
+std::uint64_t everybody(const StageSetup& setup) {
+  std::uint64_t all = 0;
+  for (Rank place = 0; place < setup.places(); ++place) all |= setup.bit_of(place);
+  return all;
+}
+
+}  // namespace
+
+ReduceScatter::ReduceScatter(const StageSetup& setup, const Schedule& schedule, Time now)
+    : setup_(setup),
+      index_(schedule.shard_of(setup.me)),
+      shard_(schedule.shard(index_)),
+      inboxes_(setup.places(), Inbox(shard_, now)),
+      complete_at_(setup.places(), Time::never()),
+      weights_(setup.places(), 1),
+      excluded_(setup.places(), 0),
+      waited_(setup.places(), setup.adds),
+      abstained_(setup.places(), !setup.adds),
+      contributed_(setup.places(), false),
+      chunks_(shard_.chunks()),
+      decided_(setup.tells_sets() ? everybody(setup) : 0),
+      by_place_(setup.places(), nullptr) {
+  waited_[setup.me] = true;
+  outboxes_.reserve(setup.places());
+  for (Rank place = 0; place < setup.places(); ++place)
+    outboxes_.emplace_back(schedule.shard(schedule.shard_of(place)));
+}
+
+// ---- Contributions
+
+std::uint32_t ReduceScatter::accept(Time now, Rank from, const ReceivedRun& run, Bucket& bucket) {
+  const std::uint32_t first = run.header.offset / shard_.payload_bytes;
+  const std::uint32_t chunk = first / shard_.chunk_packets;
+  const std::uint32_t first_bit = first % shard_.chunk_packets;
+  const std::uint64_t fresh = inboxes_[from].accept(now, chunk, Shard::mask_of(first_bit, run.packets));
+  if (fresh == 0) return 0;
+  weights_[from] = static_cast<std::uint32_t>(run.header.detail);
+  contributed_[from] = true;
+  if (inboxes_[from].complete()) complete_at_[from] = now;
+  chunks_[chunk].pieces.push_back({run, from, first_bit});
+  decide_ready(chunk, bucket);
+  return shard_.bytes_of(chunk, fresh);
+}
+
+void ReduceScatter::note_abstention(Rank from, Bucket& bucket) {
+  abstained_[from] = true;
+  stop_waiting_for(from, bucket);
+}
+
+void ReduceScatter::stop_waiting_for(Rank place, Bucket& bucket) {
+  if (!waited_[place]) return;
+  waited_[place] = false;
+  decide_all_ready(bucket);
+}
+
+void ReduceScatter::begin(std::uint32_t weight, Bucket& bucket) {
+  const Rank me = setup_.me;
+  weights_[me] = weight;
+  own_ = setup_.adds && weight != 0;
+  contributed_[me] = own_;
+  if (weight == 0) abstained_[me] = true;
+  waited_[me] = false;
+  decide_all_ready(bucket);
+}
+
+void ReduceScatter::close(Bucket& bucket, std::uint32_t undecided) {
+  for (auto chunk = static_cast<std::uint32_t>(chunks_.size());
+       chunk-- > first_open_chunk_ && undecided_packets() > undecided;) {
+    const std::uint64_t open = shard_.full_mask(chunk) & ~chunks_[chunk].decided;
+    if (open != 0) decide(chunk, open, bucket);
+  }
+}
+
+bool ReduceScatter::lacks(Rank place) const {
+  if (!waited_[place]) return false;
+  return place == setup_.me || !inboxes_[place].complete();
+}
+
+bool ReduceScatter::seen_last() const {
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    if (lacks(place) && !inboxes_[place].seen_last()) return false;
+  }
+  return true;
+}
+
+bool ReduceScatter::all_sent() const {
+  return std::all_of(outboxes_.begin(), outboxes_.end(), [](const Outbox& each) { return each.all_sent(); });
+}
+
+std::uint64_t ReduceScatter::contributed_weight() const {
+  std::uint64_t weight = 0;
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    if (contributed_[place]) weight += weights_[place];
+  }
+  return weight;
+}
+
+// ---- Decisions
+
+void ReduceScatter::decide_all_ready(Bucket& bucket) {
+  for (std::uint32_t chunk = first_open_chunk_; chunk < chunks_.size(); ++chunk) decide_ready(chunk, bucket);
+}
+
+void ReduceScatter::decide_ready(std::uint32_t index, Bucket& bucket) {
+  if (waited_[setup_.me]) return;  // our own contribution is not in yet
+  std::uint64_t ready = shard_.full_mask(index) & ~chunks_[index].decided;
+  for (Rank place = 0; place < setup_.places() && ready != 0; ++place) {
+    if (waited_[place]) ready &= inboxes_[place].received(index);
+  }
+  if (ready != 0) decide(index, ready, bucket);
+}
+
+void ReduceScatter::decide(std::uint32_t index, std::uint64_t bits, Bucket& bucket) {
+  Chunk& chunk = chunks_[index];
+  if (setup_.adds) {
+    for (std::uint64_t rest = bits; rest != 0; rest &= rest - 1)
+      decide_packet(index, static_cast<std::uint32_t>(std::countr_zero(rest)), bucket);
+  }
+  chunk.decided |= bits;
+  decided_.add(shard_, index, bits);
+  if (chunk.decided == shard_.full_mask(index)) std::vector<Piece>().swap(chunk.pieces);
+  while (first_open_chunk_ < chunks_.size() &&
+         chunks_[first_open_chunk_].decided == shard_.full_mask(first_open_chunk_)) {
+    ++first_open_chunk_;
+  }
+}
+
+void ReduceScatter::decide_packet(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket) {
+  const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
+  if (setup_.places() == 1 && own_) return;  // alone: the sum is there already, and nothing travels
+  find_contributions(chunk, bit, bucket);
+  const std::uint64_t detail = detail_of(packet);
+  decided_.set_detail(shard_, packet, detail);
+  const bool own = by_place_[setup_.me] != nullptr;
+  if (inputs_.empty() && !own) return bucket.zero(index_, shard_, packet);  // void: nobody had anything
+  double by = divisor();
+  if (setup_.best_effort && detail != 0) {
+    std::uint64_t weights = 0;
+    for (Rank place = 0; place < setup_.places(); ++place)
+      weights += by_place_[place] != nullptr ? weights_[place] : 0;
+    by = best_effort_divisor(static_cast<std::uint32_t>(setup_.places() - detail), weights);
+  }
+  const bool is_sum_already = own && inputs_.size() == 1 && by == 1.0 && !bucket.narrow();
+  if (!is_sum_already) bucket.reduce(index_, shard_, packet, inputs_, own, by);
+  const std::size_t elements = shard_.length_of(packet) / size_of(setup_.descriptor.dtype);
+  const std::byte* result = bucket.data(index_, shard_) + shard_.place_of(packet);
+  if (!all_finite(setup_.descriptor.dtype, result, elements)) blame(result, elements);
+}
+
+/// Fills by_place_ and, in rank order, inputs_.
+void ReduceScatter::find_contributions(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket) {
+  std::fill(by_place_.begin(), by_place_.end(), nullptr);
+  const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
+  if (own_) by_place_[setup_.me] = bucket.data(index_, shard_) + shard_.place_of(packet);
+  for (const Piece& piece : chunks_[chunk].pieces) {
+    if (bit >= piece.first_bit && bit - piece.first_bit < piece.run.packets)
+      by_place_[piece.from] = piece.run.payload(bit - piece.first_bit);
+  }
+  inputs_.clear();
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    const bool widened = place == setup_.me && bucket.narrow();  // the bucket itself adds the caller's values
+    if (by_place_[place] != nullptr && !widened) inputs_.push_back(by_place_[place]);
+  }
+}
+
+/// Who is in the packet; a contribution that is not is not wanted any more.
+std::uint64_t ReduceScatter::detail_of(std::uint32_t packet) {
+  std::uint64_t included = 0, missing = 0;
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    if (by_place_[place] != nullptr) {
+      included |= setup_.bit_of(place);
+      continue;
+    }
+    if (abstained_[place]) continue;
+    ++missing;
+    ++excluded_[place];
+    if (setup_.best_effort) missing_.emplace_back(place, packet);
+    inboxes_[place].give_up(packet / shard_.chunk_packets, std::uint64_t{1} << packet % shard_.chunk_packets);
+  }
+  return setup_.tells_sets() ? included : missing;
+}
+
+/// A bounded mean divides by all members, whoever is included: an excluded contribution comes later, so that
+/// every gradient counts once. A weighted mean divides by the weights.
+double ReduceScatter::divisor() const {
+  if (setup_.descriptor.op != ReduceOp::Mean) return 1.0;
+  if (setup_.fixed_divisor != 0) return setup_.fixed_divisor;
+  if (setup_.tells_sets()) return setup_.places();
+  return static_cast<double>(std::max<std::uint64_t>(contributed_weight(), 1)) / setup_.weight_unit;
+}
+
+/// The papers': the mean of the contributions that came, and a sum scaled up as if it were of all. Below half
+/// of the ranks the result shrinks towards zero instead.
+double ReduceScatter::best_effort_divisor(std::uint32_t contributions, std::uint64_t weights) const {
+  const double floor = std::max<double>(contributions, setup_.places() / 2.0) / contributions;
+  if (setup_.descriptor.op == ReduceOp::Mean)
+    return static_cast<double>(std::max<std::uint64_t>(weights, 1)) * floor;
+  return contributions * floor / setup_.places();
+}
+
+/// Finds out who contributed what is not finite. Our own contribution has been overwritten: it is to blame
+/// where no other is (or the sum was too large for its type).
+void ReduceScatter::blame(const std::byte* result, std::size_t elements) {
+  bool found = false;
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    const std::byte* theirs = by_place_[place];
+    if (theirs == nullptr || theirs == result || all_finite(setup_.descriptor.dtype, theirs, elements))
+      continue;
+    found = true;
+    note_non_finite(place);
+  }
+  if (!found) note_non_finite(setup_.me);
+}
+
+void ReduceScatter::note_non_finite(Rank place) {
+  if (std::find(non_finite_.begin(), non_finite_.end(), place) == non_finite_.end())
+    non_finite_.push_back(place);
+}
+
+}  // namespace optireduce

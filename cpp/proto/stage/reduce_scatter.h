@@ -1,0 +1,126 @@
+// The first stage. As an owner: contributions to our shard come in from every member and are added in rank
+// order as soon as a packet has all of them, or when the shard is closed. As a contributor: our own
+// contribution goes out to the owners of the other shards.
+//
+// Ranks are places among the operation's members here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "stage/bucket.h"
+#include "stage/decided.h"
+#include "stage/inbox.h"
+#include "stage/outbox.h"
+#include "wire/received_run.h"
+
+namespace optireduce {
+
+/// What a stage is told of its operation.
+struct StageSetup {
+  Rank me = 0;                // our place
+  std::vector<Rank> members;  // ranks by place
+  Descriptor descriptor;
+  bool best_effort = false;  // what is missing is left out of the mean, and nobody carries it over
+  bool adds = true;          // false: our shard is what the others get, as it is
+  double weight_unit = 1;    // a weighted mean counts in these
+  double fixed_divisor = 0;  // of a mean, instead of its weights; 0: none
+
+  Rank places() const { return static_cast<Rank>(members.size()); }
+  /// Of exact operations and in best effort only the number of missing contributions is told.
+  bool tells_sets() const { return descriptor.bounded && !best_effort; }
+  std::uint64_t bit_of(Rank place) const { return std::uint64_t{1} << (members[place] & 63u); }
+};
+
+class ReduceScatter {
+ public:
+  ReduceScatter(const StageSetup& setup, const Schedule& schedule, Time now);
+
+  // ---- As an owner
+
+  /// Takes consecutive packets of one member's contribution; returns how many bytes of them were new.
+  std::uint32_t accept(Time now, Rank from, const ReceivedRun& run, Bucket& bucket);
+  /// That member takes part but has nothing to add.
+  void note_abstention(Rank from, Bucket& bucket);
+  /// Our own contribution is in the bucket from now on, to all packets that are not decided.
+  void begin(std::uint32_t weight, Bucket& bucket);
+  /// Nothing more is waited for: decides the rest with the contributions that are here, but at most down to
+  /// so many undecided packets, from the end of the shard.
+  void close(Bucket& bucket, std::uint32_t undecided_packets = 0);
+  /// That member's contribution is not waited for any more.
+  void stop_waiting_for(Rank place, Bucket& bucket);
+
+  const Decided& decided() const { return decided_; }
+  std::uint64_t decided(std::uint32_t chunk) const { return chunks_[chunk].decided; }
+  std::uint32_t undecided_packets() const { return shard_.packets() - decided_.packets(); }
+  bool waits_for(Rank place) const { return waited_[place]; }
+  /// Whether a member's contribution is missing that is waited for.
+  bool lacks(Rank place) const;
+  bool seen_last() const;
+  const Shard& shard() const { return shard_; }
+  Rank index() const { return index_; }
+  Inbox& inbox(Rank place) { return inboxes_[place]; }
+  const Inbox& inbox(Rank place) const { return inboxes_[place]; }
+  /// When a member's last contribution came; never while something is missing.
+  Time complete_at(Rank place) const { return complete_at_[place]; }
+  /// Packets that were decided without that member's contribution.
+  std::uint32_t excluded_packets(Rank place) const { return excluded_[place]; }
+  /// Best effort: members and packets that were decided without them.
+  const std::vector<std::pair<Rank, std::uint32_t>>& missing() const { return missing_; }
+  /// The weights of all members that contributed to any packet.
+  std::uint64_t contributed_weight() const;
+  /// Places whose contributions were not finite.
+  const std::vector<Rank>& non_finite() const { return non_finite_; }
+
+  // ---- As a contributor
+
+  Outbox& outbox(Rank place) { return outboxes_[place]; }
+  const Outbox& outbox(Rank place) const { return outboxes_[place]; }
+  bool all_sent() const;
+
+ private:
+  struct Piece {
+    ReceivedRun run;
+    Rank from;
+    std::uint32_t first_bit;  // of the chunk
+  };
+  struct Chunk {
+    std::vector<Piece> pieces;  // contributions that wait for the others, in the buffers they arrived in
+    std::uint64_t decided = 0;
+  };
+
+  void decide_ready(std::uint32_t chunk, Bucket& bucket);
+  void decide_all_ready(Bucket& bucket);
+  void decide(std::uint32_t chunk, std::uint64_t bits, Bucket& bucket);
+  void decide_packet(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket);
+  void find_contributions(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket);
+  std::uint64_t detail_of(std::uint32_t packet);
+  double divisor() const;
+  double best_effort_divisor(std::uint32_t contributions, std::uint64_t weights) const;
+  void blame(const std::byte* result, std::size_t elements);
+  void note_non_finite(Rank place);
+
+  StageSetup setup_;
+  Rank index_;
+  Shard shard_;
+  std::vector<Inbox> inboxes_;           // by place
+  std::vector<Time> complete_at_;        // by place
+  std::vector<std::uint32_t> weights_;   // by place
+  std::vector<std::uint32_t> excluded_;  // by place: packets
+  std::vector<bool> waited_;             // by place
+  std::vector<bool> abstained_;          // by place
+  std::vector<bool> contributed_;        // by place: to any packet
+  bool own_ = false;                     // our contribution is in the bucket
+  std::vector<Chunk> chunks_;
+  std::uint32_t first_open_chunk_ = 0;  // all before are decided
+  Decided decided_;
+  std::vector<Rank> non_finite_;
+  std::vector<std::pair<Rank, std::uint32_t>> missing_;  // place and packet; best effort only
+  std::vector<Outbox> outboxes_;                         // by place
+
+  std::vector<const std::byte*> by_place_, inputs_;  // scratch: one packet's contributions
+};
+
+}  // namespace optireduce

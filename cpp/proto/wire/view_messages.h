@@ -1,0 +1,168 @@
+// The messages by which members agree on a view, and their encoding. Little-endian; decoding trusts nothing.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "wire/view_values.h"
+
+namespace optireduce {
+
+struct Ballot {
+  std::uint32_t round = 0;  // 0: none
+  Rank rank = 0;
+
+  auto operator<=>(const Ballot&) const = default;
+};
+
+/// What a rank that wants to come back says about itself.
+struct JoinRequest {
+  std::uint32_t incarnation = 0;
+  std::uint64_t known = 0;  // highest view number that it has seen
+  std::uint64_t completed = 0;
+  std::uint64_t digest = 0;  // of everything below `completed`
+
+  bool operator==(const JoinRequest&) const = default;
+};
+
+enum class Verdict : std::uint8_t { Later = 0, Fits = 1, Snapshot = 2 };
+
+/// The packets of one owner's shard that a rank holds, as one word for each chunk. A rank reports a shard
+/// only if it knows its number of packets. Packets known to be void are held and kept.
+struct HeldShard {
+  std::uint64_t operation = 0;
+  Rank owner = 0;
+  std::uint32_t packets = 0;        // of the whole shard
+  std::vector<std::uint64_t> held;  // decision known here
+  std::vector<std::uint64_t> kept;  // and it can still be sent to others
+
+  bool operator==(const HeldShard&) const = default;
+};
+
+/// An operation that is not complete at the sender, but known to it.
+struct OpenOperation {
+  std::uint64_t operation = 0;
+  bool exact = false;
+  bool own_shard_decided = false;  // every packet of the sender's own shard; true if it owns none
+
+  bool operator==(const OpenOperation&) const = default;
+};
+
+struct Propose {
+  Ballot ballot;
+  RankMask without = 0;
+  std::vector<std::pair<Rank, JoinRequest>> joiners;
+
+  bool operator==(const Propose&) const = default;
+};
+
+struct State {
+  Ballot ballot;
+  Ballot adopted_ballot;        // round 0: nothing adopted
+  std::optional<View> adopted;  // with adopted_ballot
+  std::uint64_t completed = 0, floor = 0;
+  std::uint64_t reach_end = 0;  // one past the highest operation that may be touched before the next view
+  std::vector<HeldShard> held;
+  std::vector<OpenOperation> open;
+  std::vector<std::pair<Rank, Verdict>> verdicts;
+
+  bool operator==(const State&) const = default;
+};
+
+struct Adopt {
+  Ballot ballot;
+  View view;
+
+  bool operator==(const Adopt&) const = default;
+};
+
+struct Adopted {
+  Ballot ballot;
+
+  bool operator==(const Adopted&) const = default;
+};
+
+/// A view that was chosen, the newest last, with older ones that a rank which joins needs.
+struct Install {
+  std::vector<View> views;
+
+  bool operator==(const Install&) const = default;
+};
+
+/// Asks for the receiver's view.
+struct Query {
+  bool operator==(const Query&) const = default;
+};
+
+struct Join {
+  JoinRequest request;
+
+  bool operator==(const Join&) const = default;
+};
+
+struct JoinAnswer {
+  JoinRequest request;  // that it answers
+  Verdict verdict = Verdict::Later;
+
+  bool operator==(const JoinAnswer&) const = default;
+};
+
+/// Whom the sender hears, and whether it leaves (this is the goodbye) or is lost.
+struct Status {
+  RankMask hears = 0;
+  bool leaving = false;
+  bool lost = false;
+  bool asks = false;        // the receiver shall answer with its own
+  std::uint32_t round = 0;  // highest ballot seen: a proposer that is behind must go above it
+
+  bool operator==(const Status&) const = default;
+};
+
+struct ViewMessage {
+  using Body = std::variant<Propose, State, Adopt, Adopted, Install, Query, Join, JoinAnswer, Status>;
+
+  std::uint32_t incarnation = 0;  // of the sender
+  std::uint64_t view = 0;         // the sender's view number
+  std::uint64_t completed = 0;    // the sender's
+  Body body;
+
+  bool operator==(const ViewMessage&) const = default;
+};
+
+inline constexpr std::size_t kMaxViewMessageBytes = 1 << 20;
+
+/// `size`: ranks of the group (at most 64); ranks beyond it are refused.
+std::vector<std::byte> encode(const ViewMessage& message);
+std::optional<ViewMessage> decode_view_message(std::span<const std::byte> bytes, std::size_t size);
+
+/// Cuts an encoded message into pieces of at most `piece_bytes` (at least 64), each with its own header.
+/// `id` must rise from message to message of one sender, also over restarts: use message_id().
+std::vector<std::vector<std::byte>> cut_view_message(std::span<const std::byte> message, std::uint64_t id,
+                                                     std::size_t piece_bytes);
+
+constexpr std::uint64_t message_id(std::uint32_t incarnation, std::uint32_t sequence) {
+  return static_cast<std::uint64_t>(incarnation) << 32 | sequence;
+}
+
+/// Puts one sender's pieces together. Of several messages under way the newest wins.
+class PieceCollector {
+ public:
+  /// The whole message once its last piece is here.
+  std::optional<std::vector<std::byte>> add(std::span<const std::byte> piece);
+
+ private:
+  void begin_message(std::uint64_t id, std::size_t count, std::size_t total_bytes);
+
+  std::optional<std::uint64_t> id_;  // of the newest message in several pieces
+  std::size_t missing_ = 0;          // 0: nothing under way
+  std::vector<bool> present_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace optireduce
