@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/endpoint.h"
+#include "group/group.h"
 
 namespace membercase {
 
@@ -30,15 +30,15 @@ inline Bytes packet_of(const Header& header, const Seal& seal, Rank to) {
 
 /// Has an operation under way.
 struct Member {
-  explicit Member(Rank rank) : data(kElements * 4, std::byte{1}), endpoint(config_of(rank), pool) {
-    endpoint.start(kNow, kDescriptor, data.data(), {Duration::millis(60'000)});
+  explicit Member(Rank rank) : data(kElements * 4, std::byte{1}), group(config_of(rank), pool) {
+    group.start(kNow, {.descriptor = kDescriptor, .data = data.data(), .timeout = Duration::millis(60'000)});
   }
 
-  static EndpointConfig config_of(Rank rank) {
-    EndpointConfig config;
+  static GroupConfig config_of(Rank rank) {
+    GroupConfig config;
     config.rank = rank;
     config.size = kRanks;
-    config.payload_bytes = kPayload;
+    config.path.payload_bytes = kPayload;
     config.seal = Seal(kKey, rank);
     return config;
   }
@@ -47,23 +47,23 @@ struct Member {
     Datagram datagram{from, pool.take(bytes.size()), static_cast<std::uint32_t>(bytes.size()),
                       static_cast<std::uint32_t>(segment_bytes)};
     std::copy(bytes.begin(), bytes.end(), datagram.buffer.data());
-    endpoint.handle_datagram(kNow, std::move(datagram));
+    group.handle_datagram(kNow, std::move(datagram));
   }
 
   /// All that others and its caller can notice of it, but for forged_packets.
   std::string observed() {
-    Stats stats = endpoint.stats();
+    Stats stats = group.stats();
     stats.forged_packets = 0;
     std::string seen(reinterpret_cast<const char*>(&stats), sizeof stats);
-    seen += std::to_string(endpoint.heard(1)) + std::to_string(endpoint.idle()) +
-            std::to_string(endpoint.absent(1)) + std::to_string(endpoint.poll_timeout().ns);
+    seen += std::to_string(group.heard(1)) + std::to_string(group.idle()) +
+            std::to_string(group.inspect().members.size()) + std::to_string(group.poll_timeout().ns);
     seen.append(reinterpret_cast<const char*>(data.data()), data.size());
     return seen;
   }
 
   Bytes data;
   BufferPool pool;
-  Endpoint endpoint;
+  Group group;
 };
 
 }  // namespace membercase

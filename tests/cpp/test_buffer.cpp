@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check.h"
-#include "proto/buffer.h"
+#include "wire/buffer.h"
 
 using namespace optireduce;
 

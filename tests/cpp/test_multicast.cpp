@@ -1,7 +1,7 @@
-// Reduced packets that go to a group, in virtual time: what leaves a host, who sets the pace, and what
+// Decisions that go to a multicast group, in virtual time: what leaves a host, who sets the pace, and what
 // happens when the group does not reach somebody.
-#include "bounded_case.h"
-#include "proto/group_health.h"
+#include "decision_case.h"
+#include "path/multicast_health.h"
 #include "sim_case.h"
 
 using simcase::Case;
@@ -41,7 +41,7 @@ sim::SimOptions with_ports(sim::SimOptions options, double egress, double ingres
 
 }  // namespace
 
-TEST(what_was_reduced_leaves_its_owner_once) {
+TEST(a_decision_leaves_its_owner_once) {
   for (const bool multicast : {false, true}) {
     Case test(network_of(8, multicast));
     test.add(floats(kElements));
@@ -59,7 +59,7 @@ TEST(what_was_reduced_leaves_its_owner_once) {
   }
 }
 
-TEST(two_ranks_have_no_use_for_a_group) {
+TEST(two_ranks_have_no_use_for_a_multicast_group) {
   Case test(network_of(2, true));
   test.add(floats(kElements));
   test.run();
@@ -99,32 +99,22 @@ TEST(every_copy_is_lost_on_its_own) {
 
 // One that stands still has its window full soon. The others must not wait for it with what they owe each
 // other.
-TEST(a_rank_that_stands_still_holds_nobody_beyond_the_bound) {
+TEST(a_late_rank_holds_back_nobodys_decisions) {
   sim::SimOptions options = network_of(4, true);
-  options.protocol.bound.warmup_operations = 5;
-  const Time stop = Time{} + Duration::millis(10'000);
-  options.pauses.push_back({3, stop, stop + Duration::millis(60'000)});
-  boundedcase::Loop loop(options);
-  boundedcase::LoopOptions training;
-  training.elements = kElements;
-  training.operations = 8;
-  loop.run(training);
-  CHECK(loop.network().now() < stop);
-  // It gives what it has to the first operation, and then stops in the middle of it.
-  training.operations = 2;
-  training.first_starts.assign(4, stop - loop.network().now() + Duration::millis(1));
-  training.first_starts[3] = stop - loop.network().now() - Duration::millis(1);
-  loop.run(training);
-  CHECK(loop.result().finished);
-  for (std::size_t operation = 0; operation < 2; ++operation) {
-    for (Rank rank = 0; rank < 3; ++rank) {
-      const Report& report = loop.report(operation, rank);
-      CHECK(report.error == ErrorCode::None && report.bounded);
-      CHECK(report.elapsed <= report.policy.bound + Duration::millis(1));
-      for (const PeerLoss& loss : report.lost_by_peer) CHECK_EQ(loss.peer, Rank{3});
-    }
+  decisioncase::Training training{.steps = 30, .buckets = {kElements / 4}, .compute = {}};
+  training.compute.resize(4);
+  for (std::size_t step = 0; step < training.steps; ++step)
+    training.compute[3].push_back(Duration::millis(step > 15 && step % 6 == 0 ? 80 : 1));
+  decisioncase::Run run(options, training);
+  CHECK(run.run());
+  CHECK_EQ(run.why_different(), std::string());
+  CHECK_EQ(run.why_not_conserved(), std::string());
+  std::uint64_t excluded[4] = {};
+  for (const auto& row : run.result().reports) {
+    for (Rank rank = 0; rank < 3; ++rank) CHECK(row[rank]->elapsed < Duration::millis(80));
+    for (const Excluded& each : row[0]->excluded) excluded[each.rank] += each.bytes;
   }
-  CHECK_EQ(loop.why_wrong(), std::string());
+  for (Rank rank = 0; rank < 3; ++rank) CHECK(excluded[3] > 2 * excluded[rank]);
 }
 
 TEST(a_rank_that_the_group_never_reaches_is_served_singly_in_the_end) {
@@ -140,7 +130,7 @@ TEST(a_rank_that_the_group_never_reaches_is_served_singly_in_the_end) {
   for (Rank rank = 0; rank < 4; ++rank) {
     const bool reaches_all = rank == 2;  // it is the others that do not reach it
     CHECK_EQ(test.network().stats(rank).multicast_fallbacks, reaches_all ? 0u : 1u);
-    CHECK_EQ(test.network().protocol(rank).multicasts(), reaches_all);
+    CHECK_EQ(test.network().group(rank).multicasts(), reaches_all);
   }
   const std::uint64_t resent = test.total(&Stats::resent_bytes);
   test.add(floats(kElements));
@@ -152,29 +142,24 @@ TEST(a_rank_that_the_group_never_reaches_is_served_singly_in_the_end) {
 TEST(loss_pauses_and_latecomers_are_no_reason_to_stop_multicasting) {
   sim::SimOptions options = network_of(5, true);
   options.link.loss = 0.03;
-  options.protocol.bound.warmup_operations = 5;
   for (int pause = 0; pause < 6; ++pause) {
-    const Time begin = Time{} + Duration::millis(400 + 150 * pause);
-    options.pauses.push_back({static_cast<Rank>(pause % 5), begin, begin + Duration::millis(120)});
+    const Time begin = Time{} + Duration::millis(200 + 150 * pause);
+    options.pauses.push_back({static_cast<Rank>(pause % 5), begin, begin + Duration::millis(30)});
   }
-  boundedcase::Loop loop(options);
-  boundedcase::LoopOptions training;
-  training.elements = kElements / 4;
-  training.operations = 80;
-  loop.run(training);
-  CHECK(loop.result().finished);
-  CHECK(loop.network().now() > Time{} + Duration::millis(1'200));
-  CHECK_EQ(loop.why_wrong(), std::string());
+  decisioncase::Run run(options, {.steps = 80, .buckets = {kElements / 4}, .compute = {}});
+  CHECK(run.run());
+  CHECK_EQ(run.why_different(), std::string());
+  CHECK_EQ(run.why_not_conserved(), std::string());
   for (Rank rank = 0; rank < 5; ++rank) {
-    CHECK_EQ(loop.network().stats(rank).multicast_fallbacks, 0u);
-    CHECK(loop.network().stats(rank).multicast_bytes_sent > 0);
+    CHECK_EQ(run.network().stats(rank).multicast_fallbacks, 0u);
+    CHECK(run.network().stats(rank).multicast_bytes_sent > 0);
   }
 }
 
 // ---- The verdict on its own
 
-TEST(a_group_is_judged_after_enough_operations_and_packets) {
-  GroupHealth health(3);
+TEST(a_multicast_group_is_judged_after_enough_operations_and_packets) {
+  MulticastHealth health(3);
   for (int operation = 0; operation < 7; ++operation) {
     health.on_sent(1, 0, 100);
     health.on_resent(1, 0, 100);
@@ -190,7 +175,7 @@ TEST(a_group_is_judged_after_enough_operations_and_packets) {
 }
 
 TEST(a_period_of_half_the_packets_is_no_reason) {
-  GroupHealth health(2);
+  MulticastHealth health(2);
   for (int operation = 0; operation < 8; ++operation) {
     health.on_sent(1, 0, 100);
     health.on_resent(1, 0, 50);
@@ -199,7 +184,7 @@ TEST(a_period_of_half_the_packets_is_no_reason) {
 }
 
 TEST(what_a_silent_peer_lost_does_not_count) {
-  GroupHealth health(2);
+  MulticastHealth health(2);
   for (std::uint64_t operation = 0; operation < 8; ++operation) {
     const bool silent = operation >= 3;
     health.on_sent(1, operation, 100);
@@ -210,7 +195,7 @@ TEST(what_a_silent_peer_lost_does_not_count) {
 }
 
 TEST(what_a_peer_lost_before_it_fell_silent_counts) {
-  GroupHealth health(2);
+  MulticastHealth health(2);
   for (std::uint64_t operation = 0; operation < 7; ++operation) {
     health.on_sent(1, operation, 100);
     health.on_resent(1, operation, 100);

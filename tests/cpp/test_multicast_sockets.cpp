@@ -137,8 +137,9 @@ void reduce_and_check(Cluster& cluster, std::size_t elements) {
     std::vector<float> data(elements);
     for (std::size_t i = 0; i < elements; ++i) data[i] = static_cast<float>((i * 7 + rank * 13) % 101);
     Engine& engine = *cluster.engines[rank];
-    const auto number = engine.all_reduce(reinterpret_cast<std::byte*>(data.data()), elements, DType::Float32,
-                                          ReduceOp::Sum, false, {kTimeout});
+    const auto number = engine.start({.descriptor = {static_cast<std::uint32_t>(elements), DType::Float32},
+                                      .data = reinterpret_cast<std::byte*>(data.data()),
+                                      .timeout = kTimeout});
     CHECK_EQ(engine.wait(number, kForever)->message, "");
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < elements; ++i) {

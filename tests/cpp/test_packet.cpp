@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "check.h"
-#include "proto/packet.h"
 #include "sim/random.h"
+#include "wire/packet.h"
 
 using namespace optireduce;
 
@@ -17,7 +17,8 @@ constexpr Rank kMe = 3;
 
 Header sample_header() {
   Header header;
-  header.type = PacketType::Reduced;
+  header.type = PacketType::Decision;
+  header.scope = Scope::Column;
   header.sender = 5;
   header.operation = 0xdead'beefu;
   header.descriptor = {123'457, DType::BFloat16, ReduceOp::Mean, true};
@@ -25,16 +26,30 @@ Header sample_header() {
   header.length = 32;
   header.offset = 1'424'000;
   header.shard = 7;
-  header.bound = 65'000;
-  header.early = 43'210;
-  header.echo = 0x8765'4321u;
-  header.skew = 99;
-  header.hold = 12'345;
-  header.count = 54'321;
+  header.view = 65'000;
   header.timestamp = 0xffff'fff0u;
   header.completed = 0xdead'bee0u;
-  header.ack = 77;
+  header.started = 9;
+  header.oldest = 2;
   header.incast = 4;
+  header.echo = 0x8765'4321u;
+  header.hold = 12'345;
+  header.stream = 0x1122'3344u;
+  header.detail = 0x8000'0000'0000'0021u;
+  return header;
+}
+
+/// The same for any type: of fields that share their room only those that the type has are set.
+Header sample_header(PacketType type) {
+  Header header = sample_header();
+  header.type = type;
+  if (type == PacketType::Decision) return header;
+  header.ack = 77;
+  if (type == PacketType::Contribution) {
+    header.detail = 0xfedc'ba98u;  // a weight
+  } else {
+    header.stream = header.offset = 0;
+  }
   return header;
 }
 
@@ -61,20 +76,45 @@ void put(std::vector<std::byte>& packet, std::size_t at, T value) {
 
 }  // namespace
 
-TEST(every_field_survives_the_wire) {
-  const Header header = sample_header();
-  const Decoded decoded = decode(packet_of(header), kToken, kSize);
-  CHECK(decoded.header.has_value());
-  CHECK(*decoded.header == header);
+TEST(every_field_of_every_type_survives_the_wire) {
+  for (std::uint8_t type = 1; type <= 9; ++type) {
+    const Header header = sample_header(static_cast<PacketType>(type));
+    const Decoded decoded = decode(packet_of(header), kToken, kSize);
+    CHECK(decoded.header.has_value());
+    CHECK(*decoded.header == header);
+  }
+}
+
+TEST(a_stream_shares_its_room_with_what_its_packet_does_not_have) {
+  Header decision = sample_header(PacketType::Decision);
+  decision.ack = 77;  // a decision has none
+  CHECK_EQ(decode(packet_of(decision), kToken, kSize).header->ack, 0u);
+  CHECK_EQ(decode(packet_of(decision), kToken, kSize).header->stream, decision.stream);
+  CHECK_EQ(decode(packet_of(decision), kToken, kSize).header->detail, decision.detail);
+  Header contribution = sample_header(PacketType::Contribution);
+  contribution.detail = 0x1'0000'0007u;  // its weight has 32 bits
+  CHECK_EQ(decode(packet_of(contribution), kToken, kSize).header->detail, std::uint64_t{7});
+  CHECK_EQ(decode(packet_of(contribution), kToken, kSize).header->stream, contribution.stream);
+  CHECK_EQ(decode(packet_of(contribution), kToken, kSize).header->ack, 77u);
+  Header status = sample_header(PacketType::Status);
+  status.stream = 5;  // belongs to no operation
+  CHECK_EQ(decode(packet_of(status), kToken, kSize).header->stream, 0u);
+}
+
+TEST(every_scope_survives_the_wire) {
+  for (std::uint8_t scope = 0; scope < kScopes; ++scope) {
+    Header header = sample_header();
+    header.scope = static_cast<Scope>(scope);
+    CHECK(decode(packet_of(header), kToken, kSize).header == header);
+  }
 }
 
 TEST(every_type_dtype_and_reduction_survives_the_wire) {
-  for (std::uint8_t type = 1; type <= 10; ++type) {
+  for (std::uint8_t type = 1; type <= 9; ++type) {
     for (const DType dtype :
          {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16, DType::Int8Block}) {
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Gather}) {
-        Header header = sample_header();
-        header.type = static_cast<PacketType>(type);
+        Header header = sample_header(static_cast<PacketType>(type));
         for (const bool bounded : {false, true}) {
           header.descriptor = {1, dtype, op, bounded};
           const Decoded decoded = decode(packet_of(header), kToken, kSize);
@@ -89,10 +129,10 @@ TEST(every_type_dtype_and_reduction_survives_the_wire) {
 TEST(the_layout_is_the_documented_one) {
   const auto packet = packet_of(sample_header());
   const std::array<unsigned, kHeaderBytes> expected = {
-      3,    2,    5,    0,    0xef, 0xbe, 0xad, 0xde, 0x41, 0xe2, 0x01, 0x00, 0x92, 3,
-      32,   0,    0x80, 0xba, 0x15, 0x00, 7,    0,    0xe8, 0xfd, 0xf0, 0xff, 0xff, 0xff,
-      0xe0, 0xbe, 0xad, 0xde, 77,   0,    0,    0,    4,    99,   0xca, 0xa8, 0x21, 0x43,
-      0x65, 0x87, 0x39, 0x30, 0x31, 0xd4, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01};
+      4,    0x22, 5,    0,    0xef, 0xbe, 0xad, 0xde, 0x41, 0xe2, 0x01, 0x00, 0x92, 3,    32,   0,
+      0x80, 0xba, 0x15, 0x00, 7,    0,    0xe8, 0xfd, 0xf0, 0xff, 0xff, 0xff, 0xe0, 0xbe, 0xad, 0xde,
+      0x44, 0x33, 0x22, 0x11, 9,    2,    4,    0,    0x21, 0x43, 0x65, 0x87, 0x39, 0x30, 0,    0,
+      0x21, 0,    0,    0,    0,    0,    0,    0x80, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01};
   for (std::size_t i = 0; i < kHeaderBytes; ++i) CHECK_EQ(std::to_integer<unsigned>(packet[i]), expected[i]);
 }
 
@@ -121,11 +161,15 @@ TEST(fields_that_cannot_be_right_are_rejected) {
   put(packet, 0, std::uint8_t{1});
   CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadVersion));
 
-  for (const std::uint8_t type : std::initializer_list<std::uint8_t>{0, 11, 255}) {
+  for (const std::uint8_t type : std::initializer_list<std::uint8_t>{0, 10, 0x42, 255}) {
     packet = packet_of(sample_header());
     put(packet, 1, type);
     CHECK_EQ(as_int(error_of(packet)), as_int(HeaderError::BadType));
   }
+
+  Header misplaced = sample_header(PacketType::Request);
+  misplaced.offset = 64;  // only data has a place
+  CHECK_EQ(as_int(error_of(packet_of(misplaced))), as_int(HeaderError::BadLength));
 
   packet = packet_of(sample_header());
   CHECK_EQ(as_int(error_of(packet, 5)), as_int(HeaderError::BadSender));  // the sender is rank 5
@@ -143,7 +187,7 @@ TEST(fields_that_cannot_be_right_are_rejected) {
 TEST(random_bytes_are_decoded_safely) {
   sim::Random random(1);
   for (int i = 0; i < 100'000; ++i) {
-    std::vector<std::byte> packet(random.below(96));
+    std::vector<std::byte> packet(random.below(104));
     for (std::byte& byte : packet) byte = static_cast<std::byte>(random.below(16));
     if (packet.size() >= kHeaderBytes) put(packet, kSealAt, kToken);
     const Decoded decoded = decode(packet, kToken, kSize);
@@ -193,13 +237,13 @@ TEST(payloads_fit_their_path) {
 
 TEST(requests_survive_the_wire) {
   std::vector<std::byte> payload(RequestBody::kFixedBytes + 2 * RequestBody::kEntryBytes);
-  encode_request({0xfedc'ba98u, PacketType::Reduced, 2}, payload.data());
+  encode_request({0xfedc'ba98u, PacketType::Decision, 2}, payload.data());
   encode_entry({3, 0x8000'0000'0000'0001u}, payload.data() + RequestBody::kFixedBytes);
   encode_entry({0xffff'ffffu, 5}, payload.data() + RequestBody::kFixedBytes + RequestBody::kEntryBytes);
   const auto body = decode_request(payload);
   CHECK(body.has_value());
   CHECK_EQ(body->newest, 0xfedc'ba98u);
-  CHECK(body->wanted == PacketType::Reduced);
+  CHECK(body->wanted == PacketType::Decision);
   CHECK_EQ(body->entries, 2u);
   CHECK_EQ(decode_entry(payload, 0).chunk, 3u);
   CHECK_EQ(decode_entry(payload, 0).missing, 0x8000'0000'0000'0001u);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "proto/schedule.h"
+#include "geometry/schedule.h"
 
 using namespace optireduce;
 
@@ -115,23 +115,46 @@ TEST(masks) {
   CHECK_EQ(Shard::mask_of(63, 1), std::uint64_t{1} << 63);
 }
 
-TEST(every_rank_owns_one_shard_and_ownership_rotates) {
+TEST(every_rank_owns_one_shard) {
   for (const Rank size : std::initializer_list<Rank>{1, 2, 3, 64}) {
     for (const std::uint64_t operation :
          {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{65}, std::uint64_t{1} << 40}) {
       const Schedule schedule = schedule_of({1000, DType::Float32, size, 1424}, operation);
-      const Schedule next = schedule_of({1000, DType::Float32, size, 1424}, operation + 1);
       std::vector<int> owned(size, 0);
       for (Rank shard = 0; shard < size; ++shard) {
         const Rank owner = schedule.owner_of(shard);
         CHECK(owner < size);
         ++owned[owner];
         CHECK_EQ(schedule.shard_of(owner), shard);
-        CHECK_EQ(next.owner_of(shard), (owner + 1) % size);
       }
       for (const int count : owned) CHECK_EQ(count, 1);
     }
   }
+}
+
+// A remainder of the operation's number would give a bucket the same owners again and again where a step has
+// as many operations as there are ranks, or a multiple.
+TEST(a_bucket_meets_all_rotations_equally_often_whatever_the_number_of_operations_in_a_step) {
+  constexpr std::uint64_t kSteps = 600;
+  for (const Rank size : std::initializer_list<Rank>{2, 3, 4, 8}) {
+    for (const std::uint64_t operations : {1u, 2u, 3u, 4u, 5u, 6u, 8u, 12u}) {
+      std::vector<std::uint64_t> owned(size, 0);
+      for (std::uint64_t step = 0; step < kSteps; ++step)
+        ++owned[schedule_of({1000, DType::Float32, size, 1424}, step * operations).owner_of(0)];
+      for (const std::uint64_t count : owned) {
+        CHECK(count > kSteps / size * 8 / 10);
+        CHECK(count < kSteps / size * 12 / 10);
+      }
+    }
+  }
+}
+
+TEST(three_ranks_and_one_bucket_in_a_step_meet_all_rotations) {
+  constexpr std::uint64_t kOperationsOfAStep = 3;  // the bucket, and two for the step itself
+  std::vector<bool> met(3, false);
+  for (std::uint64_t step = 0; step < 9; ++step)
+    met[schedule_of({1000, DType::Float32, 3, 1424}, step * kOperationsOfAStep).owner_of(0)] = true;
+  CHECK(met == std::vector<bool>(3, true));
 }
 
 TEST(small_buckets_have_fewer_owners_rather_than_emptier_packets) {

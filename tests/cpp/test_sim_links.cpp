@@ -28,7 +28,7 @@ constexpr std::uint32_t kElements = 1'200'000;
 
 /// An exact all-reduce of so many floats: its virtual time.
 double seconds_of_allreduce(sim::SimOptions options) {
-  options.protocol.payload_bytes = kLargePayload;
+  options.protocol.path.payload_bytes = kLargePayload;
   Case test(options);
   test.add(floats(kElements));
   test.run();

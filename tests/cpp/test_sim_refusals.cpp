@@ -47,7 +47,7 @@ TEST(bad_options_are_named) {
   CHECK(contains(error_with([](auto& o) { o.link.bits_per_second = std::nan(""); }), "bits_per_second"));
   CHECK(contains(error_with([](auto& o) { o.pauses = {{2, {}, {}}}; }), "pause"));
   CHECK(contains(error_with([](auto& o) { o.cuts = {{0, 2, {}, {}}}; }), "cut"));
-  CHECK(contains(error_with([](auto& o) { o.protocol.payload_bytes = 1'400; }), "payload_bytes"));
+  CHECK(contains(error_with([](auto& o) { o.protocol.path.payload_bytes = 1'400; }), "payload_bytes"));
   CHECK(contains(error_with([](auto& o) { o.link.spike = 2; }), "spike is 2"));
   CHECK(contains(error_with([](auto& o) { o.link.spike_delay = Duration{-1}; }), "spike_delay"));
   CHECK(

@@ -1,9 +1,9 @@
 // What may be under way to one peer, and how congestion moves it.
 #include "check.h"
-#include "proto/byte_ledger.h"
-#include "proto/congestion.h"
-#include "proto/incast.h"
-#include "proto/window.h"
+#include "path/byte_ledger.h"
+#include "path/congestion.h"
+#include "path/incast.h"
+#include "path/window.h"
 
 using namespace optireduce;
 
@@ -13,13 +13,13 @@ constexpr std::uint32_t kPayload = 1408;
 constexpr std::uint32_t kChunk = 44;
 constexpr WindowBounds kBounds{4 * kPayload, 40'000, 200'000};
 constexpr auto kContribution = PacketType::Contribution;
-constexpr auto kReduced = PacketType::Reduced;
+constexpr auto kDecision = PacketType::Decision;
 
-EndpointConfig config_with(std::size_t window_bytes) {
-  EndpointConfig config;
-  config.window_bytes = window_bytes;
-  config.payload_bytes = kPayload;
-  return config;
+PathOptions options_with(std::size_t window_bytes) {
+  PathOptions options;
+  options.window_bytes = window_bytes;
+  options.payload_bytes = kPayload;
+  return options;
 }
 
 SendWindow window_between(std::size_t lower, std::size_t upper) {
@@ -46,7 +46,7 @@ CongestionLimit grown() {
 }  // namespace
 
 TEST(bounds_shrink_with_the_number_of_peers_and_respect_the_grant) {
-  const EndpointConfig config = config_with(256 * 1024);
+  const PathOptions config = options_with(256 * 1024);
   CHECK_EQ(WindowBounds::of(config, 1, 1 << 20).upper, std::size_t{256 * 1024});
   CHECK_EQ(WindowBounds::of(config, 7, 1 << 20).upper, std::size_t{1024 * 1024 / 7});
   CHECK_EQ(WindowBounds::of(config, 63, 1 << 20).upper, std::size_t{128 * 1024});
@@ -54,7 +54,7 @@ TEST(bounds_shrink_with_the_number_of_peers_and_respect_the_grant) {
   CHECK_EQ(WindowBounds::of(config, 7, 1 << 20).lower, std::size_t{4 * kPayload});
   for (std::size_t peers : {3u, 7u, 15u})
     CHECK(WindowBounds::of(config, peers, 1 << 20).shallow * peers * 2 <= 256 * 1024);
-  const WindowBounds tiny = WindowBounds::of(config_with(1), 3, 1 << 20);
+  const WindowBounds tiny = WindowBounds::of(options_with(1), 3, 1 << 20);
   CHECK_EQ(tiny.upper, std::size_t{kPayload});
   CHECK_EQ(tiny.lower, tiny.upper);
 }
@@ -91,14 +91,14 @@ TEST(stages_have_a_window_each) {
   SendWindow window = window_between(10'000, 10'000);
   window.on_sent(kContribution, 1, 10'000, false);
   CHECK(!window.admits(kContribution, 1));
-  CHECK(window.admits(kReduced, 10'000));
-  window.on_sent(kReduced, 2, 10'000, false);
-  CHECK(!window.admits(kReduced, 1));
+  CHECK(window.admits(kDecision, 10'000));
+  window.on_sent(kDecision, 2, 10'000, false);
+  CHECK(!window.admits(kDecision, 1));
   window.on_arrived(2);
-  CHECK(window.admits(kReduced, 1));
+  CHECK(window.admits(kDecision, 1));
 }
 
-TEST(contributions_wait_for_their_reduction_until_told_to_go_on) {
+TEST(contributions_wait_for_their_decision_until_told_to_go_on) {
   SendWindow window = window_between(10'000, 10'000);
   window.on_sent(kContribution, 7, 10'000, false);
   CHECK_EQ(window.wanted_answers(kContribution, 1'000), std::uint8_t{kFlagAnswer | kFlagHeld});
@@ -110,7 +110,7 @@ TEST(contributions_wait_for_their_reduction_until_told_to_go_on) {
   CHECK_EQ(window.wanted_answers(kContribution, 1'000), std::uint8_t{0});
 }
 
-TEST(repairs_are_under_way_but_do_not_wait_for_a_second_reduction) {
+TEST(repairs_are_under_way_but_do_not_wait_for_a_second_decision) {
   SendWindow window = window_between(10'000, 10'000);
   window.on_sent(kContribution, 1, 6'000, true);
   CHECK_EQ(window.unreturned(), std::size_t{0});
@@ -137,9 +137,9 @@ TEST(a_receiver_that_takes_few_senders_gets_a_part_of_a_large_window_from_each) 
 TEST(silence_means_that_all_is_lost_and_little_is_tried) {
   SendWindow window = window_between(6'000, 100'000);
   window.on_sent(kContribution, 1, 90'000, false);
-  window.on_sent(kReduced, 2, 90'000, false);
+  window.on_sent(kDecision, 2, 90'000, false);
   window.on_silence(Time{} + Duration::millis(100));
-  CHECK_EQ(window.outstanding(kContribution) + window.outstanding(kReduced) + window.unreturned(), 0u);
+  CHECK_EQ(window.outstanding(kContribution) + window.outstanding(kDecision) + window.unreturned(), 0u);
   CHECK_EQ(window.limit(), std::size_t{6'000});
 }
 

@@ -3,6 +3,7 @@
 
 #include "input.h"
 #include "seal.h"
+#include "wire/view_messages.h"
 
 using namespace optireduce;
 
@@ -37,6 +38,15 @@ void read_reject(std::span<const std::byte> payload, Rank size) {
   fuzz::require(decode_reject(again, size) == body, "a reject survives a round trip");
 }
 
+void read_view_message(std::span<const std::byte> bytes, Rank size) {
+  PieceCollector pieces;
+  static_cast<void>(pieces.add(bytes));
+  const auto message = decode_view_message(bytes, size);
+  if (!message) return;
+  fuzz::require(decode_view_message(encode(*message), size) == message,
+                "a view message survives a round trip");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -59,5 +69,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   read_request(packet);
   read_reject(packet, ranks);
+  read_view_message(packet, std::min<Rank>(ranks, 64));
+  if (packet.size() > kHeaderBytes)
+    read_view_message(std::span(packet).subspan(kHeaderBytes), std::min<Rank>(ranks, 64));
   return 0;
 }

@@ -1,7 +1,7 @@
-// The protocol's state machine against peers that know the session's secret and say anything, and against
+// The group's state machine against peers that know the session's secret and say anything, and against
 // strangers that do not know it.
 //
-// The input is a script: operations are started, packets come, time passes. Two endpoints follow it; one of
+// The input is a script: operations are started, packets come, time passes. Two groups follow it; one of
 // them also gets the strangers' packets. Nothing that can be seen from outside may differ but two counters.
 #include <algorithm>
 
@@ -17,22 +17,23 @@ constexpr std::size_t kMostOperations = 48;
 constexpr std::size_t kMostBucketBytes = 128 * 1024;
 constexpr int kMostEndSteps = 5'000;
 
-EndpointConfig config_of(Input& input) {
-  EndpointConfig config;
+GroupConfig config_of(Input& input) {
+  GroupConfig config;
   config.size = static_cast<Rank>(2 + input.below(5));
   config.seal = Seal(kSecret, kSubject);
-  config.payload_bytes = kPayloads[input.below(4)];
-  config.window_bytes = 64 * 1024;
+  config.path.payload_bytes = kPayloads[input.below(4)];
+  config.path.window_bytes = 64 * 1024;
   config.early_bytes = 256 * 1024;
-  config.archive_bytes = 64 * 1024;
-  config.correction_bytes = 16 * 1024;
+  config.log_bytes = 64 * 1024;
   const std::uint8_t choices = input.byte();
-  config.bound.warmup_operations = choices & 3u;
-  config.bound.repair = (choices & 4) == 0;
-  config.bound.shuffle = (choices & 8) == 0;
-  config.bound.absent_after = 1 + (choices >> 4 & 3u);
-  config.bound.min_ranks = static_cast<Rank>(choices >> 6 & 1);
-  config.bound.quorum_wait = Duration::millis(100) * (choices >> 4 & 3);
+  config.best_effort.warmup_operations = choices & 3u;
+  config.fixed_membership = (choices & 4) == 0;
+  config.shuffle = (choices & 8) == 0;
+  config.delivery = (choices & 16) == 0 ? Delivery::Carry : Delivery::BestEffort;
+  config.max_lag = choices >> 5 & 1u;
+  config.min_ranks = static_cast<Rank>(choices >> 6 & 1);
+  config.quorum_wait = Duration::millis(100) * (choices >> 4 & 3);
+  config.exact_silence = Duration::millis(500);
   config.multicast = (choices & 128) != 0;
   return config;
 }
@@ -68,10 +69,13 @@ class Script {
     const std::uint32_t choice = input_.below(8);
     both([&](Subject& each) {
       if (choice == 0 && !each.closed()) each.close(now_);
-      if (choice == 1) each.protocol().ping_silent_peers();
-      if (choice == 2) each.protocol().ping_unfinished_peers();
+      if (choice == 1) each.group().ping_silent_peers();
+      if (choice == 2) each.group().ping_unfinished_peers();
     });
-    if (choice > 2) pass(Duration::millis(choice * 10));
+    if (choice == 3) both([&](Subject& each) { each.group().release(now_); });
+    if (choice == 4) both([&](Subject& each) { each.group().stood_still(now_); });
+    if (choice == 5) both([&](Subject& each) { each.group().take_residual(1); });
+    if (choice > 5) pass(Duration::millis(choice * 10));
   }
 
   void start() {
@@ -83,13 +87,14 @@ class Script {
     descriptor.op = static_cast<ReduceOp>(how % 3);
     descriptor.bounded = (how & 4) != 0;
     if (descriptor.op == ReduceOp::Gather) descriptor.elements -= descriptor.elements % config_.size;
-    StartOptions options;
-    options.timeout = Duration::millis(200 + 8 * input_.byte());
-    options.weight = static_cast<std::uint16_t>((how & 8) != 0 ? 0 : 1 + (how >> 4 & 1));
-    options.stream = how >> 5;
-    options.repairs = (how & 16) != 0;
+    Call call{.descriptor = descriptor};
+    call.timeout = Duration::millis(200 + 8 * input_.byte());
+    call.weight = (how & 8) != 0 ? 0 : 1 + (how >> 4 & 1u);
+    call.stream = descriptor.bounded ? 1 + (how >> 6) : 0;
+    call.step = step_ += how >> 5 & 1u;
+    call.stays_readable = (how & 16) != 0;
     if (left_alone_.closed() || left_alone_.started().size() >= kMostOperations) return;
-    both([&](Subject& each) { each.start(now_, descriptor, options); });
+    both([&](Subject& each) { each.start(now_, call); });
   }
 
   void deliver(const Peers::Volley& volley) {
@@ -113,7 +118,7 @@ class Script {
   }
   void pass(Duration time) { now_ = now_ + time; }
   void wake() {
-    const Time due = left_alone_.protocol().poll_timeout();
+    const Time due = left_alone_.group().poll_timeout();
     if (due != Time::never()) now_ = std::max(now_, due);
   }
 
@@ -127,20 +132,19 @@ class Script {
     const Bytes a = visited_.settle(now_);
     const Bytes b = left_alone_.settle(now_);
     require(a == b, "strangers change nothing of what is sent");
-    require(visited_.protocol().poll_timeout() == left_alone_.protocol().poll_timeout(),
-            "strangers set no timer");
+    require(visited_.group().poll_timeout() == left_alone_.group().poll_timeout(), "strangers set no timer");
   }
 
   /// Nobody says anything more: everything ends by itself, and equally.
   void finish() {
-    for (int i = 0; i < kMostEndSteps && !left_alone_.protocol().idle(); ++i) {
+    for (int i = 0; i < kMostEndSteps && !left_alone_.done(); ++i) {
       wake();
       settle();
       pass(Duration::millis(5));
     }
     both([](Subject& each) { each.check_end(); });
-    Stats a = visited_.protocol().stats();
-    const Stats b = left_alone_.protocol().stats();
+    Stats a = visited_.group().stats();
+    const Stats b = left_alone_.group().stats();
     a.forged_packets = b.forged_packets;
     a.invalid_packets = b.invalid_packets;
     require(std::memcmp(&a, &b, sizeof a) == 0, "strangers change no other counter");
@@ -152,10 +156,11 @@ class Script {
   }
 
   Input& input_;
-  EndpointConfig config_;
+  GroupConfig config_;
   Subject visited_, left_alone_;
   Peers peers_;
   Time now_ = {1'000'000'000};
+  std::uint64_t step_ = 0;
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ enum Twist : std::uint8_t {
 constexpr std::size_t kMostBytes = 60'000;
 
 bool carries_data(PacketType type) {
-  return type == PacketType::Contribution || type == PacketType::Reduced;
+  return type == PacketType::Contribution || type == PacketType::Decision;
 }
 
 /// Mostly near what was started, before or after; sometimes anywhere.
@@ -45,16 +45,21 @@ Descriptor any_descriptor(Input& input) {
 Peers::Volley Peers::speak(Input& input, const Subject& subject, Secret secret) {
   Header header;
   header.sender = peer(input);
-  header.type = static_cast<PacketType>(1 + input.below(10));
+  header.type = static_cast<PacketType>(1 + input.below(9));
   const std::uint64_t operation = pick_operation(input, subject.started().size());
   header.operation = static_cast<std::uint32_t>(operation);
   if (operation < subject.started().size()) {
     header.descriptor = subject.started()[operation].descriptor;
+    header.stream = subject.started()[operation].stream;
   } else if (!subject.started().empty()) {
     header.descriptor = subject.started().back().descriptor;
+    header.stream = subject.started().back().stream;
   }
   header.flags = input.byte();
-  header.count = 1;
+  header.view = static_cast<std::uint16_t>(subject.group().inspect().view);
+  header.detail = 1;
+  if (header.type == PacketType::Decision)
+    header.detail = header.descriptor.bounded ? first_ranks(config_.size) : 0;
   header.timestamp = newest_[header.sender] += 1 + input.below(4) * 50;
   header.echo = subject.timestamp();
   header.completed = completed_[header.sender] =
@@ -66,6 +71,7 @@ Peers::Volley Peers::speak(Input& input, const Subject& subject, Secret secret) 
   for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i + packet);
   if (header.type == PacketType::Request) payload = request(input, subject);
   if (header.type == PacketType::Reject) payload = reject(input);
+  if (header.type == PacketType::View) payload = view_message(input, subject);
   header.length = static_cast<std::uint16_t>(payload.size());
   const std::uint32_t packets = carries_data(header.type) ? 1 + input.below(8) : 1;
   const Rank from = header.sender;  // the socket knows, whatever the header says
@@ -87,9 +93,8 @@ void Peers::place(Input& input, Header& header, std::uint64_t operation, std::ui
                   Shard& shard) const {
   const std::uint8_t which = input.byte();
   if (!carries_data(header.type)) return;
-  const std::uint64_t seed =
-      config_.bound.shuffle && header.descriptor.bounded ? config_.seal.shared_number() : 0;
-  const Schedule schedule(header.descriptor, operation, config_.size, config_.payload_bytes, seed);
+  const std::uint64_t seed = config_.shuffle && header.descriptor.bounded ? config_.seal.shared_number() : 0;
+  const Schedule schedule(header.descriptor, operation, config_.size, config_.path.payload_bytes, seed);
   header.shard = schedule.shard_of(header.type == PacketType::Contribution ? config_.rank : header.sender);
   shard = schedule.shard(header.shard);
   if (shard.packets() == 0) return;
@@ -103,9 +108,9 @@ void Peers::twist(Input& input, Header& header) const {
   if (twists & kCompleted) header.completed = input.take<std::uint32_t>();
   if (twists & kAck) header.ack = input.take<std::uint32_t>();
   if (twists & kPolicies) {
-    header.bound = input.take<std::uint16_t>();
-    header.early = input.take<std::uint16_t>();
-    header.skew = input.byte();
+    header.view = input.take<std::uint16_t>();
+    header.stream = input.take<std::uint16_t>();
+    header.oldest = input.byte();
     header.incast = input.byte();
   }
   if (twists & kTimes) {
@@ -119,7 +124,7 @@ void Peers::twist(Input& input, Header& header) const {
     header.shard = input.byte();
   }
   if (twists & kDescriptor) header.descriptor = any_descriptor(input);
-  if (twists & kWeight) header.count = input.take<std::uint16_t>();
+  if (twists & kWeight) header.detail = input.take<std::uint16_t>();
 }
 
 Bytes Peers::request(Input& input, const Subject& subject) const {
@@ -148,6 +153,43 @@ Bytes Peers::reject(Input& input) const {
   body.reporter = static_cast<Rank>(input.below(config_.size));
   encode_reject(body, payload.data());
   return payload;
+}
+
+/// A message about the view, about as a member would send it, or any bytes.
+Bytes Peers::view_message(Input& input, const Subject& subject) {
+  const Inspection seen = subject.group().inspect();
+  const std::uint32_t kind = input.below(10);
+  const RankMask some = input.byte() & first_ranks(config_.size);
+  const Ballot ballot{1 + input.below(4), peer(input)};
+  const JoinRequest request{0, seen.view + input.below(3), input.below(8), input.below(2)};
+  ViewMessage message{.incarnation = input.below(8) == 7 ? 1u : 0u,
+                      .view = seen.view,
+                      .completed = seen.completed + input.below(3),
+                      .body = Query{}};
+  View next = View::initial(config_.size);
+  next.number = seen.view + 1;
+  next.members = some | 1;
+  next.removed = first_ranks(config_.size) & ~next.members;
+  next.cut = seen.completed + input.below(4);
+  next.base = seen.completed;
+  if (kind == 0) message.body = Propose{ballot, some, {}};
+  if (kind == 1)
+    message.body = State{.ballot = ballot, .completed = seen.completed, .reach_end = seen.completed + 4};
+  if (kind == 2) message.body = Adopt{ballot, next};
+  if (kind == 3) message.body = Adopted{ballot};
+  if (kind == 4) message.body = Install{{next}};
+  if (kind == 5) message.body = Join{request};
+  if (kind == 6) message.body = JoinAnswer{request, static_cast<Verdict>(input.below(3))};
+  if (kind == 7)
+    message.body = Status{some, input.below(4) == 3, input.below(4) == 3, input.below(2) == 1, 0};
+  if (kind == 8) {
+    Bytes payload(input.byte());
+    input.fill(payload);
+    return payload;
+  }
+  const auto pieces =
+      cut_view_message(encode(message), message_id(0, ++view_messages_), config_.path.payload_bytes);
+  return pieces.empty() ? Bytes() : pieces[input.below(static_cast<std::uint32_t>(pieces.size()))];
 }
 
 Peers::Volley Peers::babble(Input& input, Secret secret) {

@@ -11,7 +11,7 @@ namespace fuzz {
 
 class Peers {
  public:
-  explicit Peers(const EndpointConfig& config)
+  explicit Peers(const GroupConfig& config)
       : config_(config), newest_(config.size), completed_(config.size) {}
 
   /// One or several packets of the same kind, side by side, the last perhaps shorter.
@@ -32,10 +32,12 @@ class Peers {
              Shard& shard) const;
   Bytes request(Input& input, const Subject& subject) const;
   Bytes reject(Input& input) const;
+  Bytes view_message(Input& input, const Subject& subject);
 
-  EndpointConfig config_;
+  GroupConfig config_;
   std::vector<std::uint32_t> newest_;     // by rank: the timestamp it sent last
   std::vector<std::uint32_t> completed_;  // by rank: what it says it has completed
+  std::uint32_t view_messages_ = 0;       // of all
 };
 
 }  // namespace fuzz

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "proto/packet.h"
-#include "proto/seal.h"
+#include "wire/packet.h"
+#include "wire/seal.h"
 
 namespace fuzz {
 

@@ -14,41 +14,42 @@ constexpr std::size_t kUncompactedBytes = 8 * 1024 * 1024 + 2 * BufferPool::kLar
 
 }  // namespace
 
-void Bucket::check() const {
+void GuardedBucket::check() const {
   const auto marked = [](std::byte each) { return each == kMark; };
   require(std::all_of(memory_.begin(), memory_.begin() + kGuard, marked),
           "nothing is written before a bucket");
   require(std::all_of(memory_.end() - kGuard, memory_.end(), marked), "nothing is written after a bucket");
 }
 
-void Subject::start(Time now, const Descriptor& descriptor, const StartOptions& options) {
-  const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
-  started_.push_back({descriptor, std::make_unique<Bucket>(bytes)});
-  if (!descriptor.bounded) exact_bytes_ += bytes;
-  in_flight_packets_ += bytes / config_.payload_bytes + config_.size;
-  const std::uint64_t number = gate_.start(now, descriptor, started_.back().bucket->data(), options);
+void Subject::start(Time now, Call call) {
+  const std::size_t bytes = std::size_t{call.descriptor.elements} * size_of(call.descriptor.dtype);
+  started_.push_back({call.descriptor, call.stream, std::make_unique<GuardedBucket>(bytes)});
+  started_bytes_ += bytes;
+  in_flight_packets_ += bytes / config_.path.payload_bytes + config_.size;
+  call.data = started_.back().bucket->data();
+  const std::uint64_t number = group_.start(now, call);
   require(number + 1 == started_.size(), "operations are numbered in order");
 }
 
 void Subject::receive(Time now, Rank from, std::span<const std::byte> bytes, std::uint32_t segment_bytes) {
   BufferRef buffer = pool_.take(bytes.size());
   std::copy(bytes.begin(), bytes.end(), buffer.data());
-  gate_.handle_datagram(now,
-                        {from, std::move(buffer), static_cast<std::uint32_t>(bytes.size()), segment_bytes});
+  group_.handle_datagram(now,
+                         {from, std::move(buffer), static_cast<std::uint32_t>(bytes.size()), segment_bytes});
 }
 
 void Subject::close(Time now) {
   closed_ = true;
-  gate_.say_goodbye(now);
+  group_.say_goodbye(now);
 }
 
 Bytes Subject::settle(Time now) {
   Bytes sent;
   send_all(now, sent);
   int timers = 0;
-  while (gate_.poll_timeout() <= now) {
+  while (group_.poll_timeout() <= now) {
     require(++timers < kMostTimersAtOnce, "timers move on");
-    gate_.handle_timeout(now);
+    group_.handle_timeout(now);
     send_all(now, sent);
   }
   take_completions();
@@ -58,7 +59,7 @@ Bytes Subject::settle(Time now) {
 
 void Subject::send_all(Time now, Bytes& sent) {
   Transmit transmit;
-  for (int batches = 0; gate_.poll_transmit(now, transmit); ++batches) {
+  for (int batches = 0; group_.poll_transmit(now, transmit); ++batches) {
     require(batches < kMostBatches, "sending comes to an end");
     require(!transmit.to.empty() && !transmit.segments.empty(), "a batch has packets and receivers");
     for (Rank to : transmit.to) {
@@ -76,31 +77,33 @@ void Subject::send_all(Time now, Bytes& sent) {
 }
 
 void Subject::take_completions() {
-  while (const auto report = gate_.poll_completion()) {
+  while (const auto report = group_.poll_completion()) {
     require(report->operation < started_.size(), "only what was started ends");
     require(ended_.insert(report->operation).second, "an operation ends once");
     started_[report->operation].bucket->check();
   }
-  if (gate_.idle()) in_flight_packets_ = 0;
+  if (group_.idle()) in_flight_packets_ = 0;
 }
 
 void Subject::check_limits() const {
   // An early or contributed packet lies at worst alone in the smallest buffer that takes it.
-  const std::size_t least =
-      config_.payload_bytes + kHeaderBytes <= BufferPool::kSmall ? BufferPool::kSmall : BufferPool::kMedium;
+  const std::size_t least = config_.path.payload_bytes + kHeaderBytes <= BufferPool::kSmall
+                                ? BufferPool::kSmall
+                                : BufferPool::kMedium;
   const std::size_t contributions = in_flight_packets_ * config_.size * std::max(least, BufferPool::kSmall);
   require(pool_.bytes_in_use() <= config_.early_bytes + kUncompactedBytes + contributions,
           "received packets are kept within limits");
-  require(gate_.archived_bytes() <= config_.archive_bytes + exact_bytes_,
-          "reduced packets are kept within limits");
+  const Inspection seen = group_.inspect();
+  require(seen.engine_bytes <= config_.early_bytes + config_.log_bytes + 2 * started_bytes_,
+          "decisions are kept within limits");
+  require(seen.residual_bytes <= started_bytes_, "residuals are kept within limits");
   std::size_t chunks = 0;
   for (const Started& each : started_)
-    chunks += each.bucket->content().size() / config_.payload_bytes + config_.size;
-  require(endpoint_->waiting_repairs() <= 3 * chunks * config_.size, "nothing waits to be sent again twice");
+    chunks += each.bucket->content().size() / config_.path.payload_bytes + config_.size;
+  require(seen.waiting_repairs <= 3 * chunks * config_.size, "nothing waits to be sent again twice");
 }
 
 void Subject::check_end() const {
-  require(gate_.idle(), "every operation ends by itself");
   require(ended_.size() == started_.size(), "every operation has its report");
   for (const Started& each : started_) each.bucket->check();
 }

@@ -1,4 +1,4 @@
-// The endpoint under test with all it touches: buffers with guards around them, what it sends, what it ends.
+// The group under test with all it touches: buffers with guards around them, what it sends, what it ends.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,8 @@
 #include <set>
 #include <vector>
 
+#include "group/group.h"
 #include "input.h"
-#include "proto/endpoint.h"
-#include "proto/quorum_gate.h"
 #include "seal.h"
 
 namespace fuzz {
@@ -18,9 +17,9 @@ namespace fuzz {
 using namespace optireduce;
 
 /// A bucket between two guards. On the heap with exactly that size, so that the sanitizer guards it too.
-class Bucket {
+class GuardedBucket {
  public:
-  explicit Bucket(std::size_t bytes) : memory_(bytes + 2 * kGuard, kMark), bytes_(bytes) {
+  explicit GuardedBucket(std::size_t bytes) : memory_(bytes + 2 * kGuard, kMark), bytes_(bytes) {
     for (std::size_t i = 0; i < bytes; ++i) data()[i] = static_cast<std::byte>(i * 7 % 97);
   }
   std::byte* data() { return memory_.data() + kGuard; }
@@ -36,14 +35,16 @@ class Bucket {
 
 struct Started {
   Descriptor descriptor;
-  std::unique_ptr<Bucket> bucket;
+  std::uint32_t stream = 0;
+  std::unique_ptr<GuardedBucket> bucket;
 };
 
 class Subject {
  public:
-  explicit Subject(const EndpointConfig& config) : config_(config) {}
+  explicit Subject(const GroupConfig& config) : config_(config) {}
 
-  void start(Time now, const Descriptor& descriptor, const StartOptions& options);
+  /// Its memory is the subject's own.
+  void start(Time now, Call call);
   /// Packets in one buffer, as GRO delivers them.
   void receive(Time now, Rank from, std::span<const std::byte> bytes, std::uint32_t segment_bytes);
   void close(Time now);
@@ -52,10 +53,12 @@ class Subject {
   Bytes settle(Time now);
   void check_end() const;
 
-  Protocol& protocol() { return gate_; }
-  const Protocol& protocol() const { return gate_; }
+  Group& group() { return group_; }
+  const Group& group() const { return group_; }
   const std::vector<Started>& started() const { return started_; }
   bool closed() const { return closed_; }
+  /// Everything that was started has its report.
+  bool done() const { return ended_.size() == started_.size(); }
   /// The newest timestamp that it has sent.
   std::uint32_t timestamp() const { return timestamp_; }
 
@@ -64,14 +67,12 @@ class Subject {
   void take_completions();
   void check_limits() const;
 
-  EndpointConfig config_;
+  GroupConfig config_;
   BufferPool pool_;
-  std::unique_ptr<Endpoint> owned_ = std::make_unique<Endpoint>(config_, pool_);
-  const Endpoint* endpoint_ = owned_.get();  // the gate has it
-  QuorumGate gate_{std::move(owned_), config_};
+  Group group_{config_, pool_};
   std::vector<Started> started_;
   std::set<std::uint64_t> ended_;
-  std::size_t exact_bytes_ = 0;        // of all buckets without a deadline
+  std::size_t started_bytes_ = 0;      // of all buckets
   std::size_t in_flight_packets_ = 0;  // that buckets in flight have
   std::uint32_t timestamp_ = 0;
   bool closed_ = false;

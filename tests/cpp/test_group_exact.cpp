@@ -74,7 +74,7 @@ TEST(every_payload_size_is_exact) {
   for (const std::uint32_t payload : {16u, 512u, 1344u, 1408u, 1424u, 8'896u, 65'408u, 65'440u}) {
     for (const std::uint32_t elements : {1u, 5'003u, 200'003u}) {
       sim::SimOptions options = quiet(4);
-      options.protocol.payload_bytes = payload;
+      options.protocol.path.payload_bytes = payload;
       Case test(options);
       test.add(floats(elements));
       test.run();
@@ -135,7 +135,7 @@ TEST(one_network_runs_one_operation_after_the_other) {
 TEST(a_small_window_and_small_grants_are_exact) {
   for (const std::size_t window : {std::size_t{1}, std::size_t{1424}, std::size_t{10'000}}) {
     sim::SimOptions options = quiet(3);
-    options.protocol.window_bytes = window;
+    options.protocol.path.window_bytes = window;
     Case test(options);
     test.add(floats(60'001));
     test.add(floats(7));
@@ -179,9 +179,9 @@ TEST(endpoints_go_quiet) {
       test.forget_buckets();
       CHECK(test.network().settle(kSecond));
       for (Rank rank = 0; rank < 4; ++rank) {
-        CHECK(test.network().protocol(rank).poll_timeout() == Time::never());
-        CHECK(test.network().protocol(rank).idle());
-        if (loss == 0) CHECK(test.network().protocol(rank).everyone_caught_up());
+        CHECK(test.network().group(rank).poll_timeout() == Time::never());
+        CHECK(test.network().group(rank).idle());
+        if (loss == 0) CHECK(test.network().group(rank).everyone_caught_up());
       }
     }
   }

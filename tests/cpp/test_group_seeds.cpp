@@ -27,9 +27,9 @@ sim::SimOptions options_for(std::uint64_t seed, sim::Random& random) {
   if (random.chance(0.3)) options.link.bits_per_second = 1e8 + random.uniform() * 1e10;
   if (random.chance(0.3)) options.wake_delay = random.duration_up_to(Duration::millis(1));
   if (random.chance(0.3)) options.link.queue_bytes = 70'000 + random.below(200'000);
-  if (random.chance(0.2)) options.protocol.window_bytes = 1 + random.below(100'000);
+  if (random.chance(0.2)) options.protocol.path.window_bytes = 1 + random.below(100'000);
   if (random.chance(0.2)) options.protocol.early_bytes = random.below(100'000);
-  options.protocol.payload_bytes = kPayloads[random.below(std::size(kPayloads))];
+  options.protocol.path.payload_bytes = kPayloads[random.below(std::size(kPayloads))];
   options.max_events = 20'000'000;
   options.seal = seed / 3 % 3 == 0 ? Seal::Kind::Tag : Seal::Kind::Token;
   options.protocol.multicast = seed % 2 == 1;
@@ -40,7 +40,8 @@ sim::SimOptions options_for(std::uint64_t seed, sim::Random& random) {
 
 std::uint32_t elements_for(const sim::SimOptions& options, sim::Random& random) {
   const std::uint64_t packets = random.chance(0.1) ? 300 : 20;
-  const std::uint64_t most = std::min<std::uint64_t>(packets * options.protocol.payload_bytes / 4, 40'000);
+  const std::uint64_t most =
+      std::min<std::uint64_t>(packets * options.protocol.path.payload_bytes / 4, 40'000);
   return 1 + static_cast<std::uint32_t>(random.below(most));
 }
 

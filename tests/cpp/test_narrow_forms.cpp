@@ -38,20 +38,19 @@ sim::SimOptions quiet(Rank ranks) {
   options.ranks = ranks;
   options.egress = {1e9, 0};
   options.ingress = {1e9, 256 * 1024};
-  options.protocol.bound.warmup_operations = kWarmup;
   return options;
 }
 
 /// All-reduces of every rank's values, one after the other.
-struct Group {
+struct Reductions {
   sim::Network network;
   DType dtype;
-  std::uint32_t stream = 0;
-  std::vector<std::uint16_t> weights;  // by rank; empty: 1
+  bool bounded = false;
+  std::vector<std::uint32_t> weights;  // by rank; empty: 1
   std::uint64_t seed = 0;
   std::vector<std::optional<Report>> reports;
 
-  Group(const sim::SimOptions& options, DType form) : network(options), dtype(form) {}
+  Reductions(const sim::SimOptions& options, DType form) : network(options), dtype(form) {}
 
   /// `values` by rank, in place; the last `spared` of them take no part.
   void reduce(std::vector<Values>& values, ReduceOp op, std::size_t spared = 0) {
@@ -62,9 +61,9 @@ struct Group {
         values.size(), std::vector<std::byte>(elements * size_of(dtype), std::byte{0xee}));
     sim::Collective collective;
     for (Rank rank = 0; rank < values.size(); ++rank) {
-      sim::Call call{{elements, dtype, op, true}, room[rank].data()};
-      call.weight = weights.empty() ? std::uint16_t{1} : weights[rank];
-      call.stream = stream;
+      sim::Call call{{elements, dtype, op, bounded}, room[rank].data()};
+      call.weight = weights.empty() ? 1 : weights[rank];
+      call.stream = 1;
       call.wide = {values[rank].data(), count, ++seed};
       collective.calls.push_back(call);
     }
@@ -78,7 +77,7 @@ struct Group {
     const std::size_t each = dtype == DType::Int8Block ? kInt8BlockValues : 1;
     std::vector<bool> missing(count, false);
     for (const Hole& hole : reports[rank]->holes) {
-      if (hole.stage != PacketType::Reduced) continue;
+      if (hole.stage != PacketType::Decision) continue;
       const std::size_t first = hole.begin / size_of(dtype) * each;
       for (std::size_t i = 0; i < hole.bytes / size_of(dtype) * each && first + i < count; ++i)
         missing[first + i] = true;
@@ -106,7 +105,7 @@ double largest_error(const Values& found, const std::vector<Values>& inputs) {
 
 TEST(the_owner_does_not_round_its_own_bfloat16) {
   constexpr std::size_t kCount = 4096;
-  Group group(quiet(2), DType::BFloat16);
+  Reductions group(quiet(2), DType::BFloat16);
   // Just between two bfloat16: what is added decides, unless it was rounded (to even, down) before.
   std::vector<Values> values{Values(kCount, 1 + 0x1p-8F), Values(kCount, 0x1p-10F)};
   group.reduce(values, ReduceOp::Sum);
@@ -117,7 +116,7 @@ TEST(the_owner_does_not_round_its_own_bfloat16) {
 
 TEST(the_owner_does_not_round_its_own_int8_block) {
   constexpr std::size_t kBlocks = 64;
-  Group group(quiet(2), DType::Int8Block);
+  Reductions group(quiet(2), DType::Int8Block);
   std::vector<Values> values(2, Values(kBlocks * kInt8BlockValues, 0.5F));
   for (std::size_t block = 0; block < kBlocks; ++block) {
     const std::size_t first = block * kInt8BlockValues;
@@ -140,7 +139,7 @@ TEST(the_owner_does_not_round_its_own_int8_block) {
 TEST(all_ranks_get_the_same_bits_at_every_border) {
   for (const DType dtype : kForms) {
     for (const Rank ranks : {Rank{2}, Rank{3}, Rank{4}}) {
-      Group group(quiet(ranks), dtype);
+      Reductions group(quiet(ranks), dtype);
       for (const std::size_t count : {1, 2, 61, 62, 63, 125, 700, 703, 705, 1408, 1409, 62 * 44 - 1, 62 * 44,
                                       62 * 44 + 1, 62 * 45, 30'000, 62 * 500 + 7, 1'100'003}) {
         std::vector<Values> values;
@@ -163,7 +162,7 @@ TEST(what_is_lost_and_sent_again_is_rounded_only_once) {
   for (const DType dtype : kForms) {
     sim::SimOptions options = quiet(3);
     options.link.loss = 0.05;
-    Group group(options, dtype);
+    Reductions group(options, dtype);
     for (std::uint32_t step = 0; step < kWarmup; ++step) {
       std::vector<Values> values;
       for (std::uint32_t rank = 0; rank < 3; ++rank) values.push_back(random_values(50'000, 3 * step + rank));
@@ -176,49 +175,17 @@ TEST(what_is_lost_and_sent_again_is_rounded_only_once) {
   }
 }
 
-/// Every rank contributes what no form rounds, and two ranks take turns in owning each half.
-TEST(what_comes_late_is_added_where_this_rank_is_the_owner_now) {
-  constexpr int kSteps = 30;
-  constexpr std::size_t kCount = 62 * 700;
-  for (const DType dtype : kForms) {
-    sim::SimOptions options = quiet(2);
-    options.doom.pattern = sim::DoomOptions::Pattern::Random;
-    options.doom.share = 0.1;
-    options.doom.first_operation = kWarmup;
-    Group group(options, dtype);
-    group.stream = 1;
-    std::vector<Values> totals(2, Values(kCount, 0));
-    std::uint64_t corrected = 0;
-    for (int step = 0; step < kSteps; ++step) {
-      CHECK(group.network.settle(Duration::millis(10'000)));
-      std::vector<Values> values(2, Values(kCount, 127));
-      group.reduce(values, ReduceOp::Mean);
-      for (Rank rank = 0; rank < 2; ++rank) {
-        corrected += group.reports[rank]->corrected_bytes;
-        for (std::size_t i = 0; i < kCount; ++i) totals[rank][i] += values[rank][i];
-      }
-    }
-    CHECK(corrected > 0);
-    for (Rank rank = 0; rank < 2; ++rank) {
-      const std::vector<bool> missing = group.missing(rank, kCount);
-      double error = 0;
-      for (std::size_t i = 0; i < kCount; ++i) {
-        const double updates = kSteps - (missing[i] ? 1 - std::sqrt(0.5) : 0);  // a loan stands in for one
-        error = std::max(error, std::abs(totals[rank][i] - 127 * updates));
-      }
-      CHECK(error < 127 * 1e-4);
-    }
-  }
-}
-
-TEST(what_never_comes_is_zero_and_nothing_else_is) {
+TEST(in_best_effort_what_never_comes_is_zero_and_nothing_else_is) {
   constexpr std::size_t kCount = 62 * 900 - 5;
   for (const DType dtype : kForms) {
     sim::SimOptions options = quiet(4);
-    options.doom.pattern = sim::DoomOptions::Pattern::Random;
-    options.doom.share = 0.2;
-    options.doom.first_operation = kWarmup;
-    Group group(options, dtype);
+    options.protocol.delivery = Delivery::BestEffort;
+    options.protocol.best_effort.warmup_operations = kWarmup;
+    options.forced_loss.pattern = sim::ForcedLossOptions::Pattern::Random;
+    options.forced_loss.share = 0.2;
+    options.forced_loss.first_operation = kWarmup;
+    Reductions group(options, dtype);
+    group.bounded = true;
     std::size_t lost = 0, wrong = 0;
     for (std::uint32_t step = 0; step < kWarmup + 5; ++step) {
       std::vector<Values> values(4, Values(kCount, 127));
@@ -238,7 +205,7 @@ TEST(what_never_comes_is_zero_and_nothing_else_is) {
 
 TEST(who_abstains_gets_the_result_of_the_others_in_its_own_shard_too) {
   for (const DType dtype : kForms) {
-    Group group(quiet(2), dtype);
+    Reductions group(quiet(2), dtype);
     group.weights = {0, 1};
     std::vector<Values> values{Values(5000, std::numeric_limits<float>::quiet_NaN()), random_values(5000, 1)};
     const std::vector<Values> inputs{values[1]};
@@ -254,7 +221,7 @@ TEST(who_abstains_gets_the_result_of_the_others_in_its_own_shard_too) {
 
 TEST(who_contributes_no_numbers_is_named_by_itself_and_by_others) {
   for (const DType dtype : kForms) {
-    Group group(quiet(3), dtype);
+    Reductions group(quiet(3), dtype);
     std::vector<Values> values(3, Values(9000, 1));
     std::fill(values[1].begin(), values[1].end(), std::numeric_limits<float>::infinity());
     group.reduce(values, ReduceOp::Mean);
@@ -265,7 +232,7 @@ TEST(who_contributes_no_numbers_is_named_by_itself_and_by_others) {
 
 TEST(alone_nothing_is_rounded) {
   for (const DType dtype : kForms) {
-    Group group(quiet(1), dtype);
+    Reductions group(quiet(1), dtype);
     std::vector<Values> values{random_values(1000, 2)};
     const Values given = values[0];
     group.reduce(values, ReduceOp::Mean);
@@ -276,8 +243,8 @@ TEST(alone_nothing_is_rounded) {
 TEST(a_grid_narrows_and_widens_all) {
   for (const DType dtype : kForms) {
     sim::SimOptions options = quiet(4);
-    options.rows = {{0, 1}, {2, 3}};
-    Group group(options, dtype);
+    options.protocol.rows = {{0, 1}, {2, 3}};
+    Reductions group(options, dtype);
     for (const std::size_t count : {1, 63, 5000, 62 * 300 + 1}) {
       std::vector<Values> values;
       for (std::uint32_t rank = 0; rank < 4; ++rank) values.push_back(random_values(count, rank));

@@ -1,0 +1,159 @@
+// Training over the simulator: every rank makes the same bounded calls, step by step, and every value that
+// went in is accounted for at the end.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "sim/network.h"
+
+namespace decisioncase {
+
+using namespace optireduce;
+
+struct Training {
+  std::size_t steps = 12;
+  std::vector<std::uint32_t> buckets = {4000, 9000};  // elements
+  std::vector<std::vector<Duration>> compute = {};    // by rank and step; missing: 1 ms
+  bool bounded = true;
+  bool stays_readable = true;
+  std::size_t exact_steps = 0;  // at the beginning
+};
+
+/// Rank r contributes small integers that depend on rank, step and place: sums are exact in float32.
+inline float contribution(Rank rank, std::size_t step, std::size_t element) {
+  return static_cast<float>(1 + (rank * 3 + step * 5 + element) % 4);
+}
+
+class Run {
+ public:
+  Run(const sim::SimOptions& options, const Training& training) : network_(options), training_(training) {}
+
+  /// Every rank runs its steps one after the other; false: no end within the limit.
+  bool run(Duration limit = Duration::millis(600'000)) {
+    const Rank ranks = network_.ranks();
+    std::vector<sim::Collective> operations;
+    for (std::size_t step = 0; step < training_.steps; ++step) {
+      for (std::size_t bucket = 0; bucket < training_.buckets.size(); ++bucket) {
+        sim::Collective operation;
+        for (Rank rank = 0; rank < ranks; ++rank) {
+          auto& values = values_[{step * training_.buckets.size() + bucket, rank}];
+          values.resize(training_.buckets[bucket]);
+          for (std::size_t i = 0; i < values.size(); ++i) values[i] = contribution(rank, step, i);
+          const auto& compute =
+              rank < training_.compute.size() ? training_.compute[rank] : std::vector<Duration>{};
+          const Duration pause = bucket != 0             ? Duration{}
+                                 : step < compute.size() ? compute[step]
+                                                         : Duration::millis(1);
+          operation.calls.push_back({.descriptor = {training_.buckets[bucket], DType::Float32, ReduceOp::Sum,
+                                                    training_.bounded && step >= training_.exact_steps},
+                                     .data = reinterpret_cast<std::byte*>(values.data()),
+                                     .start = pause,
+                                     .follows = step + bucket != 0,
+                                     .stream = static_cast<std::uint32_t>(bucket + 1),
+                                     .step = step,
+                                     .stays_readable = training_.stays_readable});
+        }
+        operations.push_back(std::move(operation));
+      }
+    }
+    result_ = network_.run(operations, limit, [this](std::size_t operation, Rank rank, const Report& report) {
+      note_end(operation, rank, report);
+    });
+    return result_.finished;
+  }
+
+  const sim::RunResult& result() const { return result_; }
+  sim::Network& network() { return network_; }
+  const std::vector<float>& values(std::size_t operation, Rank rank) const {
+    return results_.at({operation, rank});
+  }
+  bool completed(std::size_t operation, Rank rank) const {
+    const auto& report = result_.reports[operation][rank];
+    return report && report->error == ErrorCode::None;
+  }
+
+  /// A rank that is not a member any more may have applied a decision that the others made void. It knows.
+  bool counts(Rank rank) const {
+    return !network_.crashed(rank) && !network_.group(rank).inspect().left_behind;
+  }
+
+  /// The first operation whose result differs between two ranks that completed it; empty: none.
+  std::string why_different() const {
+    for (std::size_t operation = 0; operation < result_.reports.size(); ++operation) {
+      int first = -1;
+      for (Rank rank = 0; rank < network_.ranks(); ++rank) {
+        if (!completed(operation, rank) || !counts(rank)) continue;
+        if (first < 0) first = rank;
+        const auto& a = values(operation, static_cast<Rank>(first));
+        const auto& b = values(operation, rank);
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0)
+            return "operation " + std::to_string(operation) + " value " + std::to_string(i) + ": rank " +
+                   std::to_string(first) + " has " + std::to_string(a[i]) + ", rank " + std::to_string(rank) +
+                   " has " + std::to_string(b[i]);
+        }
+      }
+    }
+    return "";
+  }
+
+  /// The first value at which results and residuals do not add up to the contributions; empty: none. For runs
+  /// in which every rank completed everything.
+  std::string why_not_conserved() {
+    const std::size_t buckets = training_.buckets.size();
+    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+      std::vector<double> balance(training_.buckets[bucket], 0.0);
+      for (Rank rank = 0; rank < network_.ranks(); ++rank) {
+        for (std::size_t step = 0; step < training_.steps; ++step)
+          for (std::size_t i = 0; i < balance.size(); ++i)
+            balance[i] += static_cast<double>(contribution(rank, step, i));
+        const auto kept = network_.group(rank).take_residual(static_cast<std::uint32_t>(bucket + 1)).values;
+        for (std::size_t i = 0; i * sizeof(float) < kept.size(); ++i) {
+          float value;
+          std::memcpy(&value, kept.data() + i * sizeof(float), sizeof value);
+          balance[i] -= static_cast<double>(value);
+        }
+      }
+      for (std::size_t step = 0; step < training_.steps; ++step) {
+        const auto& result = values(step * buckets + bucket, 0);
+        for (std::size_t i = 0; i < balance.size(); ++i) balance[i] -= static_cast<double>(result[i]);
+      }
+      for (std::size_t i = 0; i < balance.size(); ++i) {
+        if (balance[i] != 0)
+          return "bucket " + std::to_string(bucket) + " value " + std::to_string(i) + " is off by " +
+                 std::to_string(balance[i]);
+      }
+    }
+    return "";
+  }
+
+ private:
+  /// Takes the result, and overwrites the memory as soon as a training loop would.
+  void note_end(std::size_t operation, Rank rank, const Report& report) {
+    results_[{operation, rank}] = values_[{operation, rank}];
+    if (report.error != ErrorCode::None) return;
+    const std::size_t buckets = training_.buckets.size();
+    if (!training_.stays_readable) return spoil(operation, rank);
+    if (operation % buckets + 1 != buckets) return;
+    network_.group(rank).release(network_.now());
+    for (std::size_t bucket = 0; bucket < buckets; ++bucket) spoil(operation - bucket, rank);
+  }
+  void spoil(std::size_t operation, Rank rank) {
+    auto& values = values_[{operation, rank}];
+    std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
+  }
+
+  sim::Network network_;
+  Training training_;
+  std::map<std::pair<std::size_t, Rank>, std::vector<float>> values_, results_;
+  sim::RunResult result_;
+};
+
+}  // namespace decisioncase

@@ -1,0 +1,129 @@
+// Groups side by side, with a wire between them that a test can cut packet by packet.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "check.h"
+#include "group/group.h"
+
+namespace rankscase {
+
+using namespace optireduce;
+
+constexpr Duration kDelay = Duration::micros(50);
+constexpr Duration kTimeout = Duration::millis(60'000);
+constexpr std::uint32_t kStream = 4;
+
+class Ranks {
+ public:
+  explicit Ranks(Rank size, GroupConfig config = {}) {
+    config.size = size;
+    config.seal = Seal(42);
+    for (Rank rank = 0; rank < size; ++rank) {
+      config.rank = rank;
+      auto& side = sides_.emplace_back(std::make_unique<Side>());
+      side->group = std::make_unique<Group>(config, side->pool);
+    }
+  }
+
+  std::uint64_t start(Rank rank, const Call& call) {
+    const std::uint64_t number = group(rank).start(now_, call);
+    pump(rank);
+    return number;
+  }
+  /// Every rank's side of one operation on its values.
+  void start_all(std::vector<std::vector<float>>& values, const Call& like) {
+    for (Rank rank = 0; rank < sides_.size(); ++rank) start(rank, with(like, values[rank]));
+  }
+  static Call with(Call call, std::vector<float>& values) {
+    call.descriptor.elements = static_cast<std::uint32_t>(values.size());
+    call.data = reinterpret_cast<std::byte*>(values.data());
+    if (call.timeout == Duration{}) call.timeout = kTimeout;
+    return call;
+  }
+  void goodbye(Rank rank) {
+    group(rank).say_goodbye(now_);
+    pump(rank);
+    sides_[rank]->gone = true;
+  }
+  void release(Rank rank) { group(rank).release(now_); }
+
+  /// Until so much time has passed.
+  void run(Duration time) {
+    const Time end = now_ + time;
+    for (;;) {
+      Time next = wire_.empty() ? Time::never() : wire_.begin()->first;
+      for (auto& side : sides_)
+        next = std::min(next, side->gone ? Time::never() : side->group->poll_timeout());
+      if (next > end) break;
+      now_ = std::max(now_, next);
+      step();
+    }
+    now_ = end;
+  }
+
+  Group& group(Rank rank) { return *sides_[rank]->group; }
+  const BufferPool& pool(Rank rank) const { return sides_[rank]->pool; }
+  /// That have come since the last look, in their order.
+  std::vector<Report> take_reports(Rank rank) { return std::exchange(sides_[rank]->reports, {}); }
+  Time now() const { return now_; }
+
+  /// Packets that get lost.
+  std::function<bool(Rank from, Rank to, const Header& header)> loses;
+
+ private:
+  struct Side {
+    BufferPool pool;
+    std::unique_ptr<Group> group;
+    std::vector<Report> reports;
+    bool gone = false;
+  };
+  struct Packet {
+    Rank from, to;
+    std::vector<std::byte> bytes;
+  };
+
+  void step() {
+    while (!wire_.empty() && wire_.begin()->first <= now_) {
+      const Packet packet = std::move(wire_.begin()->second);
+      wire_.erase(wire_.begin());
+      Side& side = *sides_[packet.to];
+      if (side.gone) continue;
+      const auto bytes = static_cast<std::uint32_t>(packet.bytes.size());
+      Datagram datagram{packet.from, side.pool.take(bytes), bytes, bytes};
+      std::copy(packet.bytes.begin(), packet.bytes.end(), datagram.buffer.data());
+      side.group->handle_datagram(now_, std::move(datagram));
+      pump(packet.to);
+    }
+    for (Rank rank = 0; rank < sides_.size(); ++rank) {
+      if (sides_[rank]->gone || group(rank).poll_timeout() > now_) continue;
+      group(rank).handle_timeout(now_);
+      pump(rank);
+    }
+  }
+
+  void pump(Rank rank) {
+    Transmit transmit;
+    while (group(rank).poll_transmit(now_, transmit)) {
+      for (const Segment& segment : transmit.segments) {
+        std::vector<std::byte> bytes(segment.header.begin(), segment.header.end());
+        bytes.insert(bytes.end(), segment.payload.begin(), segment.payload.end());
+        const Header header = *decode_opened(bytes, true, static_cast<Rank>(sides_.size())).header;
+        for (const Rank to : transmit.to) {
+          if (!loses || !loses(rank, to, header)) wire_.insert({now_ + kDelay, {rank, to, bytes}});
+        }
+      }
+    }
+    while (auto report = group(rank).poll_completion()) sides_[rank]->reports.push_back(std::move(*report));
+  }
+
+  std::vector<std::unique_ptr<Side>> sides_;
+  std::multimap<Time, Packet> wire_;
+  Time now_{1'000'000'000};
+};
+
+}  // namespace rankscase

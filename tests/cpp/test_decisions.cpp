@@ -1,0 +1,66 @@
+// Every owner decides once, every member gets the decision, and excluded contributions are carried over.
+#include "check.h"
+#include "decision_case.h"
+
+using namespace optireduce;
+using namespace decisioncase;
+
+namespace {
+
+sim::SimOptions network_of(Rank ranks, std::uint64_t seed = 1) {
+  sim::SimOptions options;
+  options.ranks = ranks;
+  options.seed = seed;
+  options.egress = {1e8, 0};
+  options.ingress = {1e8, 256 * 1024};
+  return options;
+}
+
+double excluded_share(const Run& run) {
+  double excluded = 0, all = 0;
+  for (const auto& row : run.result().reports) {
+    for (const Excluded& each : row[0]->excluded) excluded += static_cast<double>(each.bytes);
+    all += static_cast<double>(row[0]->bytes * row.size());
+  }
+  return excluded / all;
+}
+
+}  // namespace
+
+TEST(a_quiet_network_includes_everybody) {
+  Run run(network_of(4), {});
+  CHECK(run.run());
+  CHECK_EQ(run.why_different(), std::string());
+  CHECK(excluded_share(run) < 0.02);  // small buckets: a jitter of microseconds is more than usual
+  CHECK_EQ(run.why_not_conserved(), std::string());
+}
+
+TEST(a_late_rank_is_excluded_and_its_contribution_comes_later) {
+  Training training{.steps = 40};
+  training.compute.resize(4);
+  for (std::size_t step = 0; step < 40; ++step)
+    training.compute[2].push_back(Duration::millis(step > 15 && step % 6 == 0 ? 60 : 1));
+  Run run(network_of(4), training);
+  CHECK(run.run());
+  CHECK_EQ(run.why_different(), std::string());
+  std::uint64_t late = 0, others = 0;
+  for (const auto& row : run.result().reports) {
+    for (const Excluded& each : row[0]->excluded) (each.rank == 2 ? late : others) += each.bytes;
+  }
+  CHECK(late > 4 * others);
+  CHECK(run.network().stats(2).carried_bytes > 0);
+  CHECK_EQ(run.why_not_conserved(), std::string());
+}
+
+TEST(loss_changes_nothing) {
+  sim::SimOptions options = network_of(4);
+  options.link.loss = 0.03;
+  options.link.duplicate = 0.01;
+  options.link.reorder = 0.02;
+  Run run(options, {.steps = 30});
+  CHECK(run.run());
+  CHECK_EQ(run.why_different(), std::string());
+  CHECK_EQ(run.why_not_conserved(), std::string());
+}
+
+RUN_TESTS()

@@ -1,0 +1,453 @@
+// What a group promises its callers, with packets that are lost one by one.
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "ranks_case.h"
+
+using namespace rankscase;
+
+namespace {
+
+using Values = std::vector<float>;
+
+constexpr std::uint32_t kElements = 3'000;
+constexpr Duration kLong = Duration::millis(1'000);
+
+Call exact(ReduceOp op = ReduceOp::Sum) {
+  return {.descriptor = {0, DType::Float32, op, false}, .timeout = kTimeout};
+}
+
+Call bounded(std::uint64_t step) {
+  return {.descriptor = {0, DType::Float32, ReduceOp::Sum, true},
+          .timeout = kTimeout,
+          .stream = kStream,
+          .step = step};
+}
+
+std::vector<Values> values_of(Rank ranks, std::size_t elements = kElements) {
+  std::vector<Values> values;
+  for (Rank rank = 0; rank < ranks; ++rank) values.emplace_back(elements, static_cast<float>(1 << rank));
+  return values;
+}
+
+GroupConfig fixed() {
+  GroupConfig config;
+  config.fixed_membership = true;
+  return config;
+}
+
+/// Steps in which everybody takes part, until owners know what is usual. The step that comes next.
+std::uint64_t learn(Ranks& ranks, Rank size) {
+  std::uint64_t step = 0;
+  for (; step < 12; ++step) {
+    std::vector<Values> values = values_of(size);
+    ranks.start_all(values, bounded(step));
+    ranks.run(Duration::millis(10));
+    for (Rank rank = 0; rank < size; ++rank) CHECK_EQ(ranks.take_reports(rank).size(), 1u);
+  }
+  return step;
+}
+
+bool all_are(const Values& values, float wanted) {
+  return std::all_of(values.begin(), values.end(), [wanted](float value) { return value == wanted; });
+}
+
+float first_of(const KeptValues& kept) {
+  float value = 0;
+  if (!kept.values.empty()) std::memcpy(&value, kept.values.data(), sizeof value);
+  return value;
+}
+
+}  // namespace
+
+// ---- Owners and late processes
+
+TEST(an_owner_decides_before_its_own_process_has_begun) {
+  Ranks ranks(3);
+  const std::uint64_t step = learn(ranks, 3);
+  std::vector<Values> values = values_of(3);
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), values[rank]));
+  ranks.run(kLong);
+  for (Rank rank = 0; rank < 2; ++rank) {
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK_EQ(reports.size(), 1u);
+    if (reports.empty()) return;
+    CHECK_EQ(reports[0].message, std::string());
+    CHECK((reports[0].excluded == std::vector<Excluded>{{2, kElements * sizeof(float)}}));
+    CHECK(all_are(values[rank], 1 + 2));
+  }
+  // Its process finds the results, and its contribution is kept.
+  ranks.start(2, Ranks::with(bounded(step), values[2]));
+  ranks.run(Duration::millis(1));
+  const std::vector<Report> late = ranks.take_reports(2);
+  CHECK_EQ(late.size(), 1u);
+  CHECK(all_are(values[2], 1 + 2));
+  CHECK_EQ(late[0].residual_bytes, kElements * sizeof(float));
+  CHECK(late[0].behind > Duration::millis(900));
+  CHECK_EQ(first_of(ranks.group(2).take_residual(kStream)), 4.0F);
+}
+
+TEST(what_was_excluded_goes_along_with_the_next_contribution) {
+  Ranks ranks(3);
+  std::uint64_t step = learn(ranks, 3);
+  std::vector<Values> values = values_of(3), next = values_of(3);
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), values[rank]));
+  ranks.run(Duration::millis(50));
+  ranks.start(2, Ranks::with(bounded(step), values[2]));
+  ranks.run(Duration::millis(50));
+  ranks.start_all(next, bounded(++step));
+  ranks.run(Duration::millis(50));
+  for (Rank rank = 0; rank < 3; ++rank) CHECK(all_are(next[rank], 1 + 2 + 4 + 4));
+  CHECK_EQ(ranks.take_reports(2).back().carried_bytes, kElements * sizeof(float));
+  CHECK(ranks.group(2).take_residual(kStream).values.empty());
+}
+
+TEST(a_call_waits_in_the_group_while_a_member_is_max_lag_steps_behind) {
+  Ranks ranks(3);
+  const std::uint64_t first = learn(ranks, 3);
+  std::vector<std::vector<Values>> steps(5, values_of(3));
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(first + i), steps[i][rank]));
+    ranks.run(Duration::millis(200));
+  }
+  // Two steps ahead of the step in which rank 2 is: three were done, the others wait.
+  for (Rank rank = 0; rank < 2; ++rank) {
+    CHECK_EQ(ranks.take_reports(rank).size(), 3u);
+    CHECK(!ranks.group(rank).idle());
+    CHECK(all_are(steps[3][rank], static_cast<float>(1 << rank)));  // as it was
+  }
+  ranks.start(2, Ranks::with(bounded(first), steps[0][2]));  // it moves one step
+  ranks.run(Duration::millis(200));
+  CHECK_EQ(ranks.take_reports(0).size(), 1u);
+  ranks.start(2, Ranks::with(bounded(first + 1), steps[1][2]));
+  ranks.run(Duration::millis(200));
+  CHECK_EQ(ranks.take_reports(0).size(), 1u);
+  CHECK(ranks.group(0).idle());
+  CHECK_EQ(ranks.group(0).inspect().members.size(), 3u);  // nobody is removed for being late
+}
+
+TEST(the_calls_of_one_step_do_not_wait_for_each_other) {
+  Ranks ranks(2);
+  std::vector<std::vector<Values>> buckets(40, values_of(2));
+  for (auto& bucket : buckets) ranks.start_all(bucket, bounded(7));
+  ranks.run(Duration::millis(100));
+  CHECK_EQ(ranks.take_reports(0).size(), 40u);
+}
+
+// ---- The end of operations
+
+TEST(operations_end_in_their_order) {
+  for (const bool elastic : {true, false}) {
+    Ranks ranks(2, elastic ? GroupConfig{} : fixed());
+    const Time until = ranks.now() + Duration::millis(300);
+    ranks.loses = [&](Rank from, Rank, const Header& header) {
+      return from == 1 && header.operation == 0 && header.type == PacketType::Contribution &&
+             ranks.now() < until;
+    };
+    std::vector<Values> first = values_of(2), second = values_of(2);
+    ranks.start_all(first, exact());
+    ranks.start_all(second, exact());
+    ranks.run(Duration::millis(200));
+    CHECK(ranks.take_reports(0).empty());
+    ranks.run(kLong);
+    for (Rank rank = 0; rank < 2; ++rank) {
+      const std::vector<Report> reports = ranks.take_reports(rank);
+      CHECK_EQ(reports.size(), 2u);
+      for (std::size_t i = 0; i < reports.size(); ++i) CHECK_EQ(reports[i].operation, i);
+      CHECK(all_are(first[rank], 3) && all_are(second[rank], 3));
+    }
+  }
+}
+
+TEST(a_mismatch_is_found_by_the_first_packet) {
+  const auto mismatch = [](const Call& theirs) {
+    Ranks ranks(2);
+    ranks.loses = [](Rank from, Rank, const Header& header) {
+      return from == 1 && header.type != PacketType::Reject && header.offset != 0;  // one packet gets through
+    };
+    std::vector<Values> values = values_of(2);
+    ranks.start(0, Ranks::with(exact(), values[0]));
+    ranks.run(Duration::millis(1));
+    Call call = Ranks::with(theirs, values[1]);
+    if (theirs.descriptor.elements != 0) call.descriptor.elements = theirs.descriptor.elements;
+    ranks.start(1, call);
+    ranks.run(Duration::millis(1));
+    for (Rank rank = 0; rank < 2; ++rank) {
+      const std::vector<Report> reports = ranks.take_reports(rank);
+      CHECK_EQ(reports.size(), 1u);
+      for (const Report& report : reports) {
+        CHECK(report.error == ErrorCode::Mismatch);
+        CHECK_EQ(report.ranks.size(), 2u);
+      }
+    }
+  };
+  Call shorter = exact();
+  shorter.descriptor.elements = kElements - 1;
+  mismatch(shorter);
+  Call other_type = exact();
+  other_type.descriptor.dtype = DType::BFloat16;
+  mismatch(other_type);
+  mismatch(exact(ReduceOp::Mean));
+  mismatch(bounded(0));
+  Call other_stream = exact();
+  other_stream.stream = 9;
+  mismatch(other_stream);
+}
+
+TEST(an_exact_call_ends_with_an_error_at_its_timeout_and_names_who_is_late) {
+  for (const bool elastic : {true, false}) {
+    Ranks ranks(3, elastic ? GroupConfig{} : fixed());
+    std::vector<Values> values = values_of(3);
+    Call call = exact();
+    call.timeout = Duration::millis(200);
+    for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(call, values[rank]));
+    ranks.run(Duration::millis(199));
+    CHECK(ranks.take_reports(0).empty());
+    ranks.run(Duration::millis(100));
+    for (Rank rank = 0; rank < 2; ++rank) {
+      const std::vector<Report> reports = ranks.take_reports(rank);
+      CHECK_EQ(reports.size(), 1u);
+      for (const Report& report : reports) {
+        CHECK(report.error == ErrorCode::Timeout);
+        CHECK(report.ranks == std::vector<Rank>{2});
+        CHECK(report.message.find("rank 2") != std::string::npos);
+      }
+      CHECK(ranks.group(rank).idle());
+    }
+  }
+}
+
+TEST(a_call_that_waits_for_a_member_fails_at_its_own_timeout) {
+  Ranks ranks(3);
+  const std::uint64_t first = learn(ranks, 3);
+  std::vector<std::vector<Values>> steps(4, values_of(3));
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    Call call = bounded(first + i);
+    call.timeout = Duration::millis(500);
+    for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(call, steps[i][rank]));
+  }
+  ranks.run(kLong);
+  const std::vector<Report> reports = ranks.take_reports(0);
+  CHECK_EQ(reports.size(), 4u);
+  if (reports.size() != 4) return;
+  CHECK(reports[3].error == ErrorCode::Timeout);
+  CHECK(reports[3].ranks == std::vector<Rank>{2});
+  CHECK(ranks.group(0).idle());
+}
+
+TEST(a_rank_that_leaves_ends_what_needs_it_where_membership_is_fixed) {
+  Ranks ranks(3, fixed());
+  std::vector<Values> values = values_of(3), next = values_of(3);
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(exact(), values[rank]));
+  ranks.run(Duration::millis(1));
+  ranks.goodbye(2);
+  ranks.run(Duration::millis(1));
+  ranks.start(0, Ranks::with(exact(), next[0]));  // and what comes after
+  for (Rank rank = 0; rank < 2; ++rank) {
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK_EQ(reports.size(), rank == 0 ? 2u : 1u);
+    for (const Report& report : reports) {
+      CHECK(report.error == ErrorCode::Closed);
+      CHECK(report.ranks == std::vector<Rank>{2});
+    }
+  }
+}
+
+TEST(a_rank_that_leaves_does_not_end_what_it_has_completed) {
+  Ranks ranks(3, fixed());
+  std::vector<Values> values = values_of(3);
+  ranks.start_all(values, exact());
+  ranks.run(Duration::millis(1));
+  ranks.goodbye(2);
+  ranks.run(Duration::millis(10));
+  for (Rank rank = 0; rank < 2; ++rank) {
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK_EQ(reports.size(), 1u);
+    CHECK(reports[0].error == ErrorCode::None);
+  }
+}
+
+TEST(a_refused_call_takes_no_number_and_changes_nothing) {
+  Ranks ranks(3);
+  Values values(kElements);
+  const auto refused = [&](const Call& call) {
+    try {
+      ranks.start(0, call);
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+    return false;
+  };
+  Call gather = Ranks::with(exact(ReduceOp::Gather), values);
+  gather.descriptor.elements = kElements - 1;  // not a part for each of three ranks
+  CHECK(refused(gather));
+  Call nameless = Ranks::with(bounded(3), values);
+  nameless.stream = 0;
+  CHECK(refused(nameless));
+  Call wide = Ranks::with(exact(), values);
+  wide.wide = {values.data(), values.size(), 0};  // float32 does not stand for float32
+  CHECK(refused(wide));
+  CHECK(ranks.group(0).idle());
+  CHECK(ranks.group(0).poll_timeout() == Time::never());
+  CHECK_EQ(ranks.start(0, Ranks::with(bounded(1), values)), 0u);
+}
+
+// ---- Memory
+
+TEST(early_packets_of_a_rejected_operation_do_not_stay) {
+  Ranks ranks(2, fixed());
+  std::vector<Values> values = values_of(2);
+  Call call = exact();
+  call.timeout = Duration::millis(100);
+  ranks.start(0, Ranks::with(call, values[0]));
+  ranks.run(Duration::millis(50));
+  CHECK(ranks.pool(1).bytes_in_use() > 0);
+  ranks.run(Duration::millis(200));
+  CHECK(ranks.take_reports(0)[0].error == ErrorCode::Timeout);
+  CHECK_EQ(ranks.pool(1).bytes_in_use(), 0u);
+  // Who comes later is told at once, and keeps nothing either.
+  ranks.start(1, Ranks::with(call, values[1]));
+  CHECK_EQ(ranks.take_reports(1).size(), 1u);
+  CHECK(ranks.group(1).idle());
+  CHECK_EQ(ranks.pool(1).bytes_in_use(), 0u);
+}
+
+TEST(a_bucket_that_nobody_here_has_called_takes_no_more_than_the_room_for_early_ones) {
+  GroupConfig config = fixed();
+  config.early_bytes = 1 << 20;
+  Ranks ranks(2, config);
+  Values values(10'000'000);                                 // 40 MB
+  Call call = Ranks::with(exact(ReduceOp::Gather), values);  // its decisions need no contribution of ours
+  ranks.start(0, call);
+  ranks.run(Duration::millis(20));
+  CHECK(ranks.group(1).stats().early_dropped > 0);
+  CHECK(ranks.group(1).inspect().engine_bytes <= config.early_bytes);
+  std::vector<float> others(values.size());
+  ranks.start(1, Ranks::with(call, others));
+  ranks.run(Duration::millis(5'000));
+  CHECK_EQ(ranks.take_reports(1).size(), 1u);  // and is repaired when it is called
+}
+
+TEST(decisions_are_answered_after_the_callers_memory_was_overwritten) {
+  for (const bool stays_readable : {false, true}) {
+    for (const bool is_bounded : {false, true}) {
+      Ranks ranks(2);
+      const Time until = ranks.now() + Duration::millis(40);
+      ranks.loses = [&](Rank from, Rank, const Header& header) {
+        return from == 0 && header.type == PacketType::Decision && ranks.now() < until;
+      };
+      std::vector<Values> values = values_of(2, 50'000);
+      Call call = is_bounded ? bounded(0) : exact();
+      call.stays_readable = stays_readable;
+      ranks.start_all(values, call);
+      ranks.run(Duration::millis(20));
+      CHECK_EQ(ranks.take_reports(0).size(), 1u);
+      CHECK(ranks.take_reports(1).empty());
+      if (stays_readable) ranks.release(0);
+      std::fill(values[0].begin(), values[0].end(), -1.0F);
+      ranks.run(kLong);
+      CHECK_EQ(ranks.take_reports(1).size(), 1u);
+      CHECK(all_are(values[1], 3));
+    }
+  }
+}
+
+TEST(data_that_stays_readable_is_not_copied_before_it_is_released) {
+  const auto kept_bytes = [](bool stays_readable, bool release) {
+    Ranks ranks(2);
+    ranks.loses = [&](Rank from, Rank, const Header& header) {
+      return from == 0 && header.type == PacketType::Decision;
+    };
+    std::vector<Values> values = values_of(2, 50'000);
+    Call call = bounded(0);
+    call.stays_readable = stays_readable;
+    ranks.start_all(values, call);
+    ranks.run(Duration::millis(20));
+    CHECK_EQ(ranks.take_reports(0).size(), 1u);
+    if (release) ranks.release(0);
+    return ranks.group(0).inspect().engine_bytes;
+  };
+  CHECK_EQ(kept_bytes(true, false), 0u);
+  CHECK(kept_bytes(true, true) > 0);
+  CHECK(kept_bytes(false, false) > 0);
+}
+
+TEST(what_everybody_has_is_forgotten) {
+  Ranks ranks(3);
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    std::vector<Values> values = values_of(3);
+    ranks.start_all(values, bounded(step));
+    ranks.run(Duration::millis(20));
+  }
+  for (Rank rank = 0; rank < 3; ++rank) {
+    CHECK_EQ(ranks.group(rank).inspect().engine_bytes, 0u);
+    CHECK_EQ(ranks.group(rank).inspect().residual_bytes, 0u);
+    CHECK_EQ(ranks.pool(rank).bytes_in_use(), 0u);
+    CHECK(ranks.group(rank).everyone_caught_up());
+  }
+}
+
+// ---- Return
+
+TEST(a_rank_that_was_cut_off_for_two_steps_returns_and_gets_what_it_missed) {
+  Ranks ranks(4);
+  const std::uint64_t first = learn(ranks, 4);
+  const Time end = ranks.now() + Duration::millis(700);
+  ranks.loses = [&](Rank from, Rank to, const Header&) {
+    return (from == 2 || to == 2) && ranks.now() < end;
+  };
+  std::vector<std::vector<Values>> steps(2, values_of(4));
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    for (Rank rank = 0; rank < 4; ++rank) ranks.start(rank, Ranks::with(bounded(first + i), steps[i][rank]));
+    ranks.run(Duration::millis(300));
+  }
+  for (const Rank rank : {Rank{0}, Rank{1}, Rank{3}}) {
+    CHECK_EQ(ranks.take_reports(rank).size(), 2u);
+    CHECK_EQ(ranks.group(rank).inspect().members.size(), 3u);
+  }
+  ranks.run(Duration::millis(3'000));
+  const std::vector<Report> late = ranks.take_reports(2);
+  CHECK_EQ(late.size(), 2u);
+  for (const Report& report : late) CHECK_EQ(report.message, std::string());
+  for (Rank rank = 0; rank < 4; ++rank) {
+    CHECK_EQ(ranks.group(rank).inspect().members.size(), 4u);
+    for (const auto& step : steps) CHECK(step[rank] == step[0]);
+  }
+}
+
+// ---- Weights
+
+TEST(a_rank_without_a_contribution_is_not_waited_for_and_gets_the_result) {
+  for (const bool is_bounded : {false, true}) {
+    Ranks ranks(3);
+    std::vector<Values> values = values_of(3);
+    for (Rank rank = 0; rank < 3; ++rank) {
+      Call call = is_bounded ? bounded(0) : exact();
+      call.weight = rank == 1 ? 0 : 1;
+      ranks.start(rank, Ranks::with(call, values[rank]));
+    }
+    ranks.run(Duration::millis(50));
+    for (Rank rank = 0; rank < 3; ++rank) {
+      CHECK_EQ(ranks.take_reports(rank).size(), 1u);
+      CHECK(all_are(values[rank], 1 + 4));
+    }
+    CHECK(ranks.group(1).take_residual(kStream).values.empty());
+  }
+}
+
+// Callers contribute sums over their samples.
+TEST(an_exact_mean_divides_by_all_weights) {
+  Ranks ranks(3);
+  std::vector<Values> values = values_of(3);
+  const std::uint32_t weights[] = {3, 2, 5};
+  for (Rank rank = 0; rank < 3; ++rank) {
+    Call call = exact(ReduceOp::Mean);
+    call.weight = weights[rank];
+    ranks.start(rank, Ranks::with(call, values[rank]));
+  }
+  ranks.run(Duration::millis(50));
+  for (const Values& found : values) CHECK(all_are(found, (1 + 2 + 4) / 10.0F));
+}
+
+RUN_TESTS()
