@@ -12,92 +12,56 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .budget import Budget, ComputePolicy
-    from .comm_hook import Session, attach
-    from .communicator import Communicator, Handle
-    from .config import Config
-    from .errors import (
-        ClosedError,
-        ConfigError,
-        ConnectError,
-        InterfaceError,
-        LocalError,
-        MismatchError,
-        OperationTimeout,
-        OptiReduceError,
-        PeerError,
-        PeerLeftError,
-        TooFewRanksError,
-        TrainingHaltedError,
-    )
-    from .exactness import exact
-    from .membership import MembershipEvent
-    from .process_group import on_membership, stats
-    from .rendezvous import TcpStore
-    from .report import PeerLoss, Report, StepReport
+    from .budget import Budget as Budget
+    from .budget import ComputePolicy as ComputePolicy
+    from .comm_hook import Session as Session
+    from .comm_hook import attach as attach
+    from .communicator import Communicator as Communicator
+    from .communicator import Handle as Handle
+    from .config import Config as Config
+    from .errors import ClosedError as ClosedError
+    from .errors import ConfigError as ConfigError
+    from .errors import ConnectError as ConnectError
+    from .errors import InterfaceError as InterfaceError
+    from .errors import LeftBehind as LeftBehind
+    from .errors import LocalError as LocalError
+    from .errors import MismatchError as MismatchError
+    from .errors import OperationTimeout as OperationTimeout
+    from .errors import OptiReduceError as OptiReduceError
+    from .errors import PeerError as PeerError
+    from .errors import PeerLeftError as PeerLeftError
+    from .errors import RankLostError as RankLostError
+    from .errors import TooFewRanksError as TooFewRanksError
+    from .errors import TrainingHaltedError as TrainingHaltedError
+    from .membership import MembershipEvent as MembershipEvent
+    from .process_group import on_membership as on_membership
+    from .process_group import stats as stats
+    from .rendezvous import TcpStore as TcpStore
+    from .report import Report as Report
+    from .report import StepReport as StepReport
 
     __version__: str
 
-_HOME = {
-    "Budget": "budget",
-    "ComputePolicy": "budget",
-    "Session": "comm_hook",
-    "attach": "comm_hook",
-    "Communicator": "communicator",
-    "Handle": "communicator",
-    "Config": "config",
-    "ClosedError": "errors",
-    "ConfigError": "errors",
-    "ConnectError": "errors",
-    "InterfaceError": "errors",
-    "LocalError": "errors",
-    "MismatchError": "errors",
-    "OperationTimeout": "errors",
-    "OptiReduceError": "errors",
-    "PeerError": "errors",
-    "PeerLeftError": "errors",
-    "TooFewRanksError": "errors",
-    "TrainingHaltedError": "errors",
-    "exact": "exactness",
-    "MembershipEvent": "membership",
-    "on_membership": "process_group",
-    "stats": "process_group",
-    "TcpStore": "rendezvous",
-    "PeerLoss": "report",
-    "Report": "report",
-    "StepReport": "report",
+_GONE = {
+    "exact": "collectives of the backend and of Communicator are always exact; Config(bounded=False) makes "
+    "the gradients of attach() exact too",
 }
-
-__all__ = [
-    "Budget",
-    "ClosedError",
-    "Communicator",
-    "ComputePolicy",
-    "Config",
-    "ConfigError",
-    "ConnectError",
-    "Handle",
-    "InterfaceError",
-    "LocalError",
-    "MembershipEvent",
-    "MismatchError",
-    "OperationTimeout",
-    "OptiReduceError",
-    "PeerError",
-    "PeerLeftError",
-    "PeerLoss",
-    "Report",
-    "Session",
-    "StepReport",
-    "TcpStore",
-    "TooFewRanksError",
+_NAMES = {
+    "budget": "Budget ComputePolicy",
+    "comm_hook": "Session attach",
+    "communicator": "Communicator Handle",
+    "config": "Config",
+    "errors": "ClosedError ConfigError ConnectError InterfaceError LeftBehind LocalError MismatchError "
+    "OperationTimeout OptiReduceError PeerError PeerLeftError RankLostError TooFewRanksError "
     "TrainingHaltedError",
-    "__version__",
-    "attach",
-    "exact",
-    "on_membership",
-    "stats",
-]
+    "membership": "MembershipEvent",
+    "process_group": "on_membership stats",
+    "rendezvous": "TcpStore",
+    "report": "Report StepReport",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = [*_HOME, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -105,6 +69,8 @@ def __getattr__(name: str) -> Any:
         from .version import version
 
         return version()
+    if name in _GONE:
+        raise AttributeError(f"optireduce.{name} is gone: {_GONE[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -8,17 +8,20 @@ class EngineOptions:
     window_bytes: int
     receive_buffer_bytes: int
     early_bytes: int
+    log_bytes: int
     spin_seconds: float
-    repair: bool
-    late_repair: bool
+    delivery: str  # "carry", "best-effort"
+    max_lag: int  # steps
+    exclude_at_most: float
+    fixed_membership: bool
+    min_ranks: int  # 0: a majority
+    quorum_seconds: float
+    exact_silence_seconds: float
     shuffle: bool
-    warmup_operations: int
+    warmup_operations: int  # this and bound_*: best effort only
     bound_percentile: float
     bound_least: float
     bound_most: float
-    absent_after: int
-    min_ranks: int  # 0: a majority
-    quorum_seconds: float
     use_gso: bool
     use_gro: bool
     drop: float
@@ -33,28 +36,34 @@ class Report:
     operation: int
     bytes: int
     elapsed_seconds: float
+    stood_still_seconds: float
     repaired_bytes: int
-    lost_bytes: int  # of both stages
     bounded: bool
     closed_by: str  # "complete", "early", "deadline"
-    contributions_lost_bytes: int  # stage 1: bytes of the result times missing contributions / ranks
-    reduced_lost_bytes: int  # stage 2: bytes of the result that never came and are zero
-    lost_by_peer: list[tuple[int, int, int]]  # rank, bytes of its contributions, bytes it reduced
-    corrected_bytes: int  # of earlier operations of the stream, added to this one's result
-    non_finite: list[int]  # ranks whose contributions to our shard were infinite or NaN
-    holes: list[tuple[str, int, int, int]]  # "contribution" or "reduced", whose, first byte, bytes
-    absent: list[int]  # ranks not waited for
-    bound_seconds: float  # tB; 0 when not bounded
-    early_seconds: float  # tC
-    early_fraction: float  # x
+    view: int
+    members: list[int]
+    excluded: list[tuple[int, int]]  # rank, bytes of its contribution that no decision includes
+    void_bytes: int
+    carried_bytes: int
+    residual_bytes: int
+    dropped_bytes: int
+    oldest_steps: int
+    non_finite: list[int]
+    waited_for: int | None
+    waited_seconds: float
+    behind_seconds: float
+    deadline_seconds: float
+    usual_seconds: float
     incast: int
-    window_bytes: int  # the smallest towards any peer
-    rtt_seconds: float  # the largest smoothed one
-    rate_bytes_per_second: float
-    stood_still_seconds: float
-    quorum_wait_seconds: float  # too few ranks were there to begin
-    behind_seconds: float  # started so much later than the median peer; negative: earlier
-    error_code: int  # 0 none, 1 timeout, 2 mismatch, 3 closed, 4 too few ranks
+    window_bytes: int
+    rtt_seconds: float
+    bytes_per_second: float
+    lost_contribution_bytes: int  # this and the next fields: best effort only
+    lost_decision_bytes: int
+    holes: list[tuple[str, int, int, int]]  # "contribution" or "decision", whose, first byte, bytes
+    early_seconds: float
+    early_fraction: float
+    error_code: int  # 0 none, 1 timeout, 2 mismatch, 3 closed, 4 too few ranks, 5 left behind, 6 rank lost
     error: str
     ranks: list[int]  # ranks at fault
 
@@ -63,10 +72,12 @@ class Engine:
 
     ``ports``: the local UDP port for each peer, 0 at our own rank. ``open`` takes each peer's address and its
     port for us and returns the smallest path MTU. ``begin`` returns the ranks that did not answer. ``wait``
-    returns None while the operation is not done; a negative timeout means no limit. ``events`` drains what
-    changed in who is waited for: ("absent", rank, last operation that ended without it), ("back", rank,
-    first operation that waits for it again); or ("unreached", rank, next operation): multicast was given up
-    because it hardly reaches that rank.
+    returns None while the operation is not done; a negative timeout means no limit. ``events`` drains changes
+    of the membership: (kind, rank, view, operation), kind "removed", "returned", "left behind" or
+    "unreached": multicast was given up because it hardly reaches that rank.
+
+    ``release``: memory of finished operations with ``stays_readable`` is about to be overwritten.
+    ``take_residual``: what is kept for a stream, and forgets it: dtype code, scale, values (empty: nothing).
 
     After ``begin``: ``open_group`` returns the port on which this rank speaks to a multicast group,
     ``join_group`` takes everybody's address and port, ``probe_group`` returns the ranks that are not heard
@@ -101,18 +112,21 @@ class Engine:
         dtype: int,
         op: int,
         timeout_seconds: float,
+        *,
         bounded: bool = False,
         weight: int = 1,
         stream: int = 0,
-        patience_bytes: int = 0,
-        repairs: bool = False,
-        slack: float = 1.0,
+        step: int = 0,
+        scale: float = 1.0,
+        stays_readable: bool = False,
         wide: int = 0,
         wide_values: int = 0,
         rounding_seed: int = 0,
     ) -> int: ...
     def wait(self, operation: int, timeout_seconds: float) -> Report | None: ...
-    def events(self) -> list[tuple[str, int, int]]: ...
+    def release(self) -> None: ...
+    def take_residual(self, stream: int) -> tuple[int, float, bytes]: ...
+    def events(self) -> list[tuple[str, int, int, int]]: ...
     def stats(self) -> dict[str, int | float]: ...
     def close(self, linger_seconds: float) -> None: ...
 
@@ -180,19 +194,22 @@ class SimulationOptions:
     payload_bytes: int
     window_bytes: int
     early_bytes: int
+    log_bytes: int
+    delivery: str
+    max_lag: int
+    exclude_at_most: float
+    fixed_membership: bool
+    min_ranks: int  # 0: a majority
+    quorum_seconds: float
+    exact_silence_seconds: float
+    shuffle: bool
     warmup_operations: int
     bound_percentile: float
     bound_least: float
     bound_most: float
-    repair: bool
-    late_repair: bool
-    shuffle: bool
-    absent_after: int
-    min_ranks: int  # 0: a majority
-    quorum_seconds: float
     multicast: bool
     def __init__(self) -> None: ...
-    def set_doom(
+    def set_forced_loss(
         self,
         pattern: str,
         hopeless: str,
@@ -239,8 +256,8 @@ class SimulationCall:
         bounded: bool,
         weight: int,
         stream: int,
-        patience_bytes: int,
-        repairs: bool,
+        step: int,
+        stays_readable: bool = False,
     ) -> None: ...
 
 class Simulation:
@@ -251,6 +268,7 @@ class Simulation:
         self, operations: list[list[SimulationCall]], timeout_seconds: float, bound_seconds: float
     ) -> list[list[Report | None]]: ...  # None: the rank never started, or crashed
     def settle(self, bound_seconds: float) -> bool: ...  # whether all endpoints have gone quiet
+    def take_residual(self, rank: int, stream: int) -> bytes: ...
     def stats(self, rank: int) -> dict[str, int]: ...
     def counters(self) -> dict[str, int]: ...
     @property

@@ -1,4 +1,4 @@
-"""Bounded computation: a rank that computes slowly gives what it has, instead of holding up everybody.
+"""Bounded computation: a rank that computes slowly contributes fewer samples, and the others need not wait.
 
 In a loop with gradient accumulation every rank runs micro-batches until a budget of time is spent, and the
 gradients are averaged over all samples that were computed anywhere: fewer samples on a slow rank make the
@@ -13,10 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .dtypes import Op
-from .errors import ConfigError
+from .config import require
 from .report import Report, StepReport, step_report
 
 if TYPE_CHECKING:
@@ -26,31 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MOST_SAMPLES = 65_535  # the largest weight of an operation
-
-
-class Averager(Protocol):
-    """What a budget averages with: a Communicator, a Session, or a process group on the optireduce
-    backend."""
-
-    @property
-    def rank(self) -> Any:
-        """Our number, or a method that tells it, as torch's groups have."""
-
-    @property
-    def size(self) -> Any:
-        """Number of ranks, or a method."""
-
-    def all_reduce_async(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Pending:
-        """See Communicator.all_reduce_async."""
-        ...
-
-
-class Pending(Protocol):
-    """An all-reduce in flight."""
-
-    def wait(self) -> Report:
-        """Its report, once it is done."""
-        ...
 
 
 class ComputePolicy:
@@ -68,10 +42,10 @@ class ComputePolicy:
         warmup_steps: int = 5,
         window_steps: int = 20,
     ) -> None:
-        _require(slack > 0, "slack", slack, "above 0")
-        _require(least_slack_seconds >= 0, "least_slack_seconds", least_slack_seconds, "0 or more")
-        _require(warmup_steps >= 1, "warmup_steps", warmup_steps, "1 or more")
-        _require(window_steps >= warmup_steps, "window_steps", window_steps, "at least warmup_steps")
+        require(slack > 0, "slack", slack, "above 0")
+        require(least_slack_seconds >= 0, "least_slack_seconds", least_slack_seconds, "0 or more")
+        require(warmup_steps >= 1, "warmup_steps", warmup_steps, "1 or more")
+        require(window_steps >= warmup_steps, "window_steps", window_steps, "at least warmup_steps")
         self._slack = slack
         self._least_slack_seconds = least_slack_seconds
         self._warmup_steps = warmup_steps
@@ -121,9 +95,9 @@ class ComputeStep:
         return self.seconds / self.micro_batches * self.planned if self.micro_batches else 0.0
 
     def has_time(self) -> bool:
-        """Whether one more micro-batch fits, on average; the first may begin while there is any time."""
+        """Whether one more micro-batch fits, on average; the first one always does."""
         if not self.micro_batches:
-            return self.limit_seconds > 0
+            return True
         return self.seconds + self.seconds / self.micro_batches <= self.limit_seconds
 
 
@@ -140,8 +114,7 @@ class Budget:
             optimizer.zero_grad()
 
     The budget adapts: see ComputePolicy. Ranks learn each other's pace from the averaging itself. A
-    micro-batch that has begun is always finished. A rank so late that the others are a whole step ahead
-    computes nothing for the steps that it missed, is not waited for, and so catches up.
+    micro-batch that has begun is always finished. The average is exact: it includes every rank.
 
     ``target``: a :class:`Communicator`, what :func:`attach` returned, or a process group on the
     ``optireduce`` backend. ``micro_batches``: how many make a full step, where the batches have no ``len()``;
@@ -152,14 +125,14 @@ class Budget:
 
     def __init__(
         self,
-        target: Averager,
+        target: Any,
         *,
         micro_batches: int | None = None,
         samples: Callable[[Any], int] | None = None,
         policy: ComputePolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _require(micro_batches is None or micro_batches >= 1, "micro_batches", micro_batches, "1 or more")
+        require(micro_batches is None or micro_batches >= 1, "micro_batches", micro_batches, "1 or more")
         self._target = target
         self._rank, self._size = _value(target.rank), _value(target.size)
         self._planned = micro_batches
@@ -167,7 +140,6 @@ class Budget:
         self._policy = policy or ComputePolicy()
         self._clock = clock
         self._steps = 0
-        self._late_seconds = 0.0
         self._counted: int | None = None
         self._open: ComputeStep | None = None
         self._last_step: ComputeStep | None = None
@@ -175,8 +147,8 @@ class Budget:
 
     @property
     def limit_seconds(self) -> float:
-        """The budget of the next step on this rank; infinite during warm-up, at most 0 for a step missed."""
-        return self._policy.limit_seconds - self._late_seconds
+        """The budget of the next step; infinite during warm-up."""
+        return self._policy.limit_seconds
 
     @property
     def last_step(self) -> ComputeStep | None:
@@ -201,7 +173,7 @@ class Budget:
 
     def count(self, samples: int) -> None:
         """Inside the loop: the current micro-batch holds so many samples. 0: its gradient was thrown away."""
-        _require(samples >= 0, "samples", samples, "0 or more")
+        require(samples >= 0, "samples", samples, "0 or more")
         self._counted = samples
 
     def average(self, parameters: Iterable[torch.Tensor]) -> StepReport:
@@ -221,7 +193,6 @@ class Budget:
         buckets = self._buckets_for([parameter for parameter in parameters if parameter.requires_grad])
         reports, notes = self._exchange(buckets, step)
         self._policy.observe(_full_seconds_of(notes))
-        self._late_seconds = _lateness(reports)
         self._open, self._last_step = None, step
         self._steps += 1
         return step_report(self._steps - 1, reports, time.monotonic() - started)
@@ -260,34 +231,19 @@ class Budget:
         # A mean divides by weights that nobody knows beforehand; so it does to the 1 beside each time.
         notes[2 * self._rank : 2 * self._rank + 2] = [step.full_seconds, 1.0]
         buckets.fill(notes)
-        self._buckets = None  # if this fails, late packets may still be written to these buffers
+        self._buckets = None  # if this fails, the engine may still write to these buffers
         handles = [
             self._target.all_reduce_async(buffer, "mean", weight=step.samples) for buffer in buckets.buffers()
         ]
         reports = [handle.wait() for handle in handles]
         self._buckets = buckets
-        return reports, buckets.copy_back(contributed=step.samples > 0)
+        return reports, buckets.copy_back()
 
 
 def _full_seconds_of(notes: Sequence[float]) -> list[float]:
-    """Each rank's time from its note; ranks whose note did not come are left out."""
+    """Each rank's time from its note; ranks without samples gave none."""
     return [seconds / one for seconds, one in zip(notes[::2], notes[1::2], strict=True) if one > 0]
-
-
-def _lateness(reports: Iterable[Report]) -> float:
-    """How long after the others this rank begins the next step.
-
-    Up to the deadline the others wait for a late rank, and all go on together; later than that it finds the
-    operation answered, and is behind by what it was too late.
-    """
-    late = [report.behind_seconds - report.bound_seconds for report in reports if report.bound_seconds > 0]
-    return max(0.0, min(late, default=0.0))
 
 
 def _value(number: Any) -> int:
     return int(number() if callable(number) else number)
-
-
-def _require(good: bool, name: str, value: object, right: str) -> None:
-    if not good:
-        raise ConfigError(f"{name} = {value!r} is not usable: it must be {right}")

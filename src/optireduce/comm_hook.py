@@ -4,12 +4,12 @@ No ``from __future__ import annotations`` here: torch compares the hook's annota
 text.
 """
 
+import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,24 +17,27 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from .attach_checks import check_arguments, other_collectives
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
-from .dtypes import DTYPES, OPS, DType, Op
-from .errors import ClosedError, ConnectError
-from .hadamard import Encoded, Switch, WireBuffers, may_help
+from .dtypes import DTYPES, OPS, Op
+from .errors import ClosedError, ConnectError, OptiReduceError
+from .hadamard import Encoded, WireBuffers, is_on
 from .membership import MembershipCallback
-from .process_group import TORCH_DTYPES
+from .process_group import TORCH_DTYPES, close_transport
 from .rendezvous import store_host
-from .report import PeerLoss, Report, StepReport, lost_by_peer, step_report
-from .resync import Resync
-from .safeguard import Safeguard, Statement, Verdict
+from .report import StepReport, step_report
+from .safeguard import Safeguard
+from .streams import Streams
 from .transport import Operation, Transport
-from .warmup import slack_of
 from .wire import Lost
 from .work import future_of
 
 _DEFAULT_TIMEOUT_SECONDS = 1_800.0  # torch's own default, for groups that do not tell theirs
+_logger = logging.getLogger("optireduce")
+_SEVERAL = "several attached models share the process group"
+_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()  # those of this process
 
 
 def attach(
@@ -48,17 +51,20 @@ def attach(
     group.
 
     Collective: call it on every rank, once for each model, before the first backward pass. The group (the
-    model's by default; Gloo, NCCL or optireduce) is used to find the other ranks. Works with ``no_sync``,
-    ``find_unused_parameters``, ``static_graph`` and ``gradient_as_bucket_view``.
+    model's by default; Gloo, NCCL or optireduce) is used to find the other ranks.
 
-    With the ``optimizer`` that trains the model, replicas are kept together (``Config.resync_steps``), and
-    steps that lost too much are skipped on all ranks (``Config.skip_above``): both hook into its ``step``.
+    Gradients have a deadline (``Config.bounded``). A contribution that arrives later is added to the next
+    step of the same rank, and all ranks always get the same gradients, bit by bit. Gradients are exact in the
+    first step, in the first step after DDP has rebuilt its buckets, with ``find_unused_parameters``, under
+    ``join()``, in a grid, and for float64.
+
+    With the ``optimizer`` that trains the model, steps that exclude too much are skipped on all ranks
+    (``Config.skip_above``), and ``optimizer.step()`` after a failed backward pass raises the original error.
 
     Buckets on a GPU are copied to the CPU and back, which waits for the GPU; this path has not been run on
     hardware.
     """
-    if not isinstance(ddp_model, DistributedDataParallel):
-        raise TypeError(f"ddp_model is a {type(ddp_model).__name__}: it must be a DistributedDataParallel")
+    optimizer = check_arguments(ddp_model, config, process_group, optimizer)
     group = process_group or ddp_model.process_group
     session = Session(group, config or Config.from_env(), ddp_model, optimizer)
     ddp_model.register_comm_hook(session, average_bucket)
@@ -76,38 +82,51 @@ class Session:
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
         exchange = _GroupExchange(group)
-        self._transport = Transport(exchange, config, _timeout_of(group), store_host(_store_of(group)))
+        self._group_name = str(group.group_name)
+        self.rank = exchange.rank
+        self.size = exchange.size
+        self._waits_for_all: list[str] = []
+        others = [known for known in _sessions if known.is_open and known._group_name == self._group_name]
+        self._note_fixed(*other_collectives(model), *([_SEVERAL] if others else []))
+        self._config = config
+        self._transport = Transport(
+            exchange,
+            config,
+            _timeout_of(group),
+            store_host(_store_of(group)),
+            fixed_membership=self.fixed_membership,
+        )
         self._pool = CompletionPool()
-        self._finalizer = weakref.finalize(
-            self, _close, self._transport, self._pool
-        )  # also at interpreter exit
-        self.rank = self._transport.rank
-        self.size = self._transport.size
+        self._finalizer = weakref.finalize(self, close_transport, self._transport, self._pool)  # also at exit
         self._lock = threading.Lock()
         self._steps = 0
-        self._encodings = 0
-        self._wires = WireBuffers()
         self._step = _OpenStep(0)
         self._last_step: StepReport | None = None
-        self._losses: dict[int, PeerLoss] = {}
-        self._optimizer = optimizer
-        late_repair = config.repair and config.late_repair
-        resyncs = optimizer is not None and self.size > 1
-        steps = config.resync_steps if resyncs else 0
-        known = weakref.ref(model)  # its reducer holds this session, out of the garbage collector's sight
-        replicas = Resync(self._transport, max(steps, 1), lambda: _kept_equal(known(), optimizer, config))
-        self._replicas = replicas
-        self._resync = replicas if steps else None  # a little in every step
-        self._hadamard = Switch(config.hadamard, may_help(optimizer, late_repair, bool(steps)))
+        self._verdict: tuple[int, bool] = (-1, True)  # of the newest step that was judged
         self._safeguard = Safeguard(config.skip_above, config.halt_after)
-        self._statement: Statement | None = None  # about the last step
-        self._last_verdict: Verdict | None = None
+        self._scaler: Any = None
+        # The model's reducer holds this session, out of the garbage collector's sight: no cycles here.
+        self._model = weakref.ref(model)
+        self._exact = model.find_unused_parameters
+        self._stays_readable = not model.gradient_as_bucket_view
+        self._released = False
+        self._streams = Streams(self._transport.engine)
+        self._hadamard = is_on(config, optimizer)
+        self._encodings = 0
+        self._wires = WireBuffers()
         if optimizer is not None:
-            hook = optimizer.register_step_pre_hook(_before_step(weakref.ref(self)))
+            hook = optimizer.register_step_pre_hook(_calls(weakref.ref(self), Session._before_optimizer_step))
             weakref.finalize(self, hook.remove)
-        if self._resync is not None:
-            early = model.register_forward_pre_hook(_before_forward(weakref.ref(self)))
-            weakref.finalize(self, early.remove)
+        early = model.register_forward_pre_hook(_calls(weakref.ref(self), Session._before_forward))
+        weakref.finalize(self, early.remove)
+        for other in others:
+            other._note_fixed(_SEVERAL)
+        _sessions.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has closed it."""
+        return self._finalizer.alive
 
     @property
     def last_step(self) -> StepReport | None:
@@ -115,79 +134,87 @@ class Session:
         return self._last_step
 
     @property
-    def last_verdict(self) -> Verdict | None:
-        """What all ranks know about the last step that they agreed on: what it lost, on which ranks, and who
-        sent infinities or NaNs. None without an optimizer or should_step()."""
-        return self._last_verdict
+    def error(self) -> OptiReduceError | None:
+        """Why the newest backward pass failed. ``backward()`` itself raises a plain RuntimeError with this
+        text, because torch does not keep the class of errors in futures."""
+        return next((operation.error for operation in self._step.operations if operation.error), None)
 
     @property
-    def drift(self) -> float | None:
-        """How far this replica had drifted from the others, relative to the size of its parameters, when its
-        parts were last replaced. None before all of them were once, or without an optimizer."""
-        return None if self._resync is None else self._resync.drift
+    def fixed_membership(self) -> bool:
+        """Whether training waits for a silent rank instead of going on without it, because the loop makes
+        collectives outside this session. The log says which. Collectives that are found only after attach()
+        (``join()``, a second attached model) wait for a rank that this session has removed."""
+        return bool(self._waits_for_all)
 
     def stats(self) -> dict[str, Any]:
         """Counters of the engine since attach(), and what the safeguards did."""
         return self._transport.stats() | {
-            "drift": self.drift,
             "skipped_steps": self._safeguard.skipped_steps,
-            "unknown_verdicts": self._safeguard.unknown_verdicts,
-            "hadamard": self._hadamard.on,
+            "hadamard": self._hadamard,
         }
 
+    def keep(self, scaler: Any) -> None:
+        """Tell the session the GradScaler of the loop. Residuals are then rescaled when the scale changes."""
+        if not callable(getattr(scaler, "get_scale", None)):
+            raise TypeError(f"scaler is a {type(scaler).__name__}: it must be a torch.amp.GradScaler")
+        self._scaler = scaler
+
     def should_step(self) -> bool:
-        """Whether to call ``optimizer.step()`` after this backward pass: False, on all ranks, if it lost more
-        than ``skip_above``. Raises TrainingHaltedError after ``halt_after`` such steps in a row.
+        """Whether to call ``optimizer.step()`` after this backward pass: False, on all ranks, if it excluded
+        more than ``skip_above``. Raises TrainingHaltedError after ``halt_after`` such steps in a row, and the
+        original error if the backward pass failed.
 
-        For loops that did not give attach() their optimizer. Collective: call it once for each backward pass,
-        on every rank.
+        For loops that did not give attach() their optimizer: call it after every backward pass.
         """
         self._require_open()
-        if self._last_step is None:
-            return True
-        statement = self._statement or self._state(self._last_step)
-        self._statement = None
-        verdict = self._last_verdict = statement.verdict()
-        self._hadamard.learn(verdict.lost)
-        return self._safeguard.may_step(verdict, self._losses)
+        if (error := self.error) is not None:
+            raise error
+        step = self._last_step
+        if step is not None and step.step != self._verdict[0]:
+            self._verdict = (step.step, self._safeguard.may_step(step, self._missing_share(step)))
+        return self._verdict[1]
 
-    def before_forward(self, model: DistributedDataParallel) -> None:
-        """What attach() makes the model call first: with parameters that are final for this step, a part of
-        them can travel while the step is computed."""
-        leads_to_gradients = model.training and torch.is_grad_enabled() and model.require_backward_grad_sync
-        if self._finalizer.alive and self._resync is not None and leads_to_gradients:
-            with self._lock:
-                self._resync.begin_early()
+    def flush(self, optimizer: torch.optim.Optimizer | None = None) -> bool:
+        """Replace the gradients by the mean of the residuals that are left on all ranks: contributions that
+        were excluded from their own step and have not been applied since. For the end of training::
 
-    def before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """What attach() makes the optimizer call first: replace a part of the parameters, and drop the
-        gradients if this step is to be skipped, which makes optimizers do nothing."""
-        if not self._finalizer.alive:
-            return
-        if self._resync is not None:
-            self._resync.adopt()
-        if self._statement is not None and not self.should_step():
+            if session.flush():
+                optimizer.step()
+
+        With an ``optimizer`` it takes this step itself and clears the gradients. Then the gradients of every
+        backward pass have been applied exactly once. False: no rank had a residual, the gradients are zero,
+        and there is no step to take. Gradients are not scaled by a GradScaler: call the optimizer's own
+        ``step``.
+
+        Collective and exact: call it on every rank, between two steps.
+        """
+        self._require_open()
+        model = self._require_model()
+        started = [(layout, left, self.all_reduce_async(left)) for layout, left in self._streams.take_all()]
+        for _, _, handle in started:
+            handle.wait()
+        self._verdict = (self._steps - 1, True)  # an optimizer step that follows is not one of training
+        parameters = list(model.parameters())
+        for layout, mean, _ in started:
+            for place in layout.places:
+                parameter = parameters[place.position]
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter, requires_grad=False)
+                parameter.grad.detach().copy_(place.of(mean))
+        is_any = any(bool(mean.any()) for _, mean, _ in started)
+        if optimizer is not None:
+            if is_any:
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-
-    def synchronize(self) -> bool:
-        """Make all replicas equal now: each rank sends a part of the parameters and floating-point buffers,
-        and all others adopt it. For what you want to keep or judge: before a checkpoint, before an
-        evaluation, after the last step.
-
-        Collective: call it on every rank, between two steps. It takes about half as long as a gradient in
-        float32, and has ten times as long before its deadline. False: something did not come, such as the
-        part of an absent rank, and keeps its value.
-        """
-        self._require_open()
-        return self.size == 1 or self._replicas.everything()
+        return is_any
 
     def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
-        """Call ``callback(MembershipEvent)`` whenever a rank is no longer waited for, or is back. See
+        """Call ``callback(MembershipEvent)`` whenever a rank is removed from the group, or returns. See
         :meth:`Communicator.on_membership`."""
         return self._transport.membership.register(callback)
 
     def all_reduce_async(self, buffer: torch.Tensor, op: Op = "mean", *, weight: int | None = None) -> Handle:
-        """Start reducing a CPU tensor in place, between the model's own buckets. See
+        """Start reducing a CPU tensor in place, exactly, between the model's own buckets. See
         :meth:`Communicator.all_reduce_async`."""
         self._require_open()
         return start_all_reduce(self._transport, buffer.detach(), op, weight)
@@ -199,97 +226,132 @@ class Session:
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def average(self, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
         """Start averaging one bucket; the future holds its buffer. Never waits."""
         self._require_open()
-        step = self._step_of(bucket)
         buffer = bucket.buffer()
         if buffer.dtype not in TORCH_DTYPES:
             raise TypeError(
                 f"gradients of dtype {buffer.dtype} are not supported: use one of {', '.join(DTYPES)}"
             )
+        model = self._require_model()
+        joins = model._join_config.enable
+        if joins:
+            self._note_fixed("join(), which also makes gradients exact")
+        step = self._enter_step(bucket)
+        layout, is_new = self._streams.enter(bucket, model)
         on_cpu = buffer.device.type == "cpu"
         host = buffer if on_cpu else buffer.cpu()
-        copy_to_device = None if on_cpu else lambda: _copy_to_device(buffer, host)
-        slack = slack_of(step.number, self._transport.config.warmup_steps)
-        operation = self._start(host, bucket.index(), copy_to_device, slack)
-        return future_of(
-            operation,
-            buffer,
-            self._pool,
-            before=lambda: self._bucket_done(step, operation),
-            devices=None if on_cpu else [buffer.device],
-        )
-
-    def _start(
-        self, host: torch.Tensor, bucket: int, then: Callable[[], None] | None, slack: float
-    ) -> Operation:
-        """A bucket as it is, or encoded."""
-        dtype = TORCH_DTYPES[host.dtype]
-        encoded = self._encoded(host, dtype, bucket)
+        if is_new:
+            self._streams.add_moved(layout, host, step.scale)
+        encoded = self._encoded(host, bucket.index())
+        wire = host if encoded is None else encoded.wire
 
         def finish(lost: Lost) -> None:
             if encoded is not None:
                 encoded.decode(lost)
-            if then is not None:
-                then()
+            if not on_cpu:
+                _copy_to_device(buffer, host)
 
-        return self._transport.start(
-            (host if encoded is None else encoded.wire).data_ptr(),
-            (host if encoded is None else encoded.wire).numel(),
-            dtype if encoded is None else DTYPES["float32"],
+        operation = self._transport.start(
+            wire.data_ptr(),
+            wire.numel(),
+            TORCH_DTYPES[wire.dtype],
             OPS["mean"],
-            gradient=True,
-            stream=bucket + 1 if encoded is None else 0,  # other signs each time: nothing can be added later
-            slack=slack,
+            bounded=not (is_new or joins or self._exact or buffer.dtype == torch.float64),
+            narrow=True,
+            stream=layout.stream,
+            step=step.number,
+            scale=step.scale,
+            stays_readable=on_cpu and self._stays_readable and encoded is None and not joins,
             keep_alive=(host, encoded),
-            finish=None if encoded is None and then is None else finish,
+            finish=finish,
+        )
+        self._bucket_started(step, operation, bucket.is_last())
+        return future_of(
+            operation,
+            buffer,
+            self._pool,
+            before=lambda: self._bucket_done(step),
+            devices=None if on_cpu else [buffer.device],
         )
 
-    def _encoded(self, host: torch.Tensor, dtype: DType, bucket: int) -> Encoded | None:
-        if not self._hadamard.on or host.dtype == torch.float64:
+    def _encoded(self, host: torch.Tensor, bucket: int) -> Encoded | None:
+        if not self._hadamard or host.dtype == torch.float64:
             return None
         self._encodings += 1
         seed = (self._transport.seed + self._encodings) % 2**64
         wire = self._wires.get(bucket, host.numel())
-        return Encoded(host.data_ptr(), host.numel(), dtype, seed, wire)
+        return Encoded(host.data_ptr(), host.numel(), TORCH_DTYPES[host.dtype], seed, wire)
+
+    def _missing_share(self, step: StepReport) -> float:
+        """The share that is not in a step's gradient, the same on all ranks. With best effort ranks lose
+        different parts, so they exchange how much."""
+        if self._config.delivery == "carry" or self._config.skip_above == 1.0:
+            return step.excluded_share
+        share = torch.tensor([step.loss_share])
+        self.all_reduce_async(share).wait()
+        return float(share)
 
     def _require_open(self) -> None:
-        if not self._finalizer.alive:
+        if not self.is_open:
             raise ClosedError("the session is closed; make a new DistributedDataParallel without attach()")
 
-    def _step_of(self, bucket: GradBucket) -> "_OpenStep":
+    def _require_model(self) -> DistributedDataParallel:
+        if (model := self._model()) is None:
+            raise ClosedError("the model of this session is gone")
+        return model
+
+    def _note_fixed(self, *reasons: str) -> None:
+        new = [reason for reason in reasons if reason not in self._waits_for_all]
+        self._waits_for_all += new
+        if new and self.rank == 0:
+            _logger.warning(
+                "fixed membership: every step waits for all ranks, as with Gloo, because of collectives "
+                "outside optireduce: %s",
+                "; ".join(new),
+            )
+
+    def _enter_step(self, bucket: GradBucket) -> "_OpenStep":
         """Buckets come in the order of their index, so index 0 begins a step; an earlier one may have been
         given up."""
-        with self._lock:
-            if bucket.index() == 0:
-                self._step = _OpenStep(self._steps)
-                if self._resync is not None:
-                    self._resync.begin()
-            step = self._step
-            step.started_buckets += 1
-            if bucket.is_last():
-                step.complete_at = step.started_buckets
-                self._steps += 1
-            return step
+        if bucket.index() == 0:
+            if not self._released:  # the loop calls model.forward(), which runs no hooks
+                self._stays_readable = False
+                self._transport.release()
+            self._released = False
+            scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+            self._streams.begin_step()
+            self._step = _OpenStep(self._steps, scale)
+        return self._step
 
-    def _state(self, report: StepReport) -> Statement:
-        return Statement(self._transport, report, self._losses, must_complete=self._hadamard.adapts)
-
-    def _bucket_done(self, step: "_OpenStep", operation: Operation) -> None:
+    def _bucket_started(self, step: "_OpenStep", operation: Operation, is_last: bool) -> None:
         with self._lock:
-            step.reports.append(operation.result())
-            if len(step.reports) != step.complete_at:
-                return
-            self._last_step = step.report()
-            self._losses = lost_by_peer(step.reports)
-            if self._optimizer is not None:
-                self._statement = self._state(self._last_step)
+            step.operations.append(operation)
+            step.is_whole = is_last
+            self._steps += is_last
+
+    def _bucket_done(self, step: "_OpenStep") -> None:
+        with self._lock:
+            step.done += 1
+            if step.is_whole and step.done == len(step.operations):
+                reports = [operation.result() for operation in step.operations]
+                self._last_step = step_report(step.number, reports, time.monotonic() - step.started_at)
+
+    def _before_forward(self, model: DistributedDataParallel, _: object) -> None:
+        """The next backward pass writes to the buckets."""
+        if torch.is_grad_enabled() and model.require_backward_grad_sync:
+            self._released = True
+            self._transport.release()
+
+    def _before_optimizer_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """A step without gradients makes optimizers do nothing."""
+        if not self.should_step():
+            for parameter in self._require_model().parameters():
+                parameter.grad = None
 
 
 @dataclass
@@ -297,13 +359,11 @@ class _OpenStep:
     """A step whose buckets are still on their way."""
 
     number: int
+    scale: float = 1.0
     started_at: float = field(default_factory=time.monotonic)
-    started_buckets: int = 0
-    complete_at: int = -1  # number of buckets, once the last one has been started
-    reports: list[Report] = field(default_factory=list)
-
-    def report(self) -> StepReport:
-        return step_report(self.number, self.reports, time.monotonic() - self.started_at)
+    operations: list[Operation] = field(default_factory=list)
+    is_whole: bool = False  # the last bucket has been started
+    done: int = 0
 
 
 def average_bucket(state: Session, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -311,41 +371,14 @@ def average_bucket(state: Session, bucket: GradBucket) -> torch.futures.Future[t
     return state.average(bucket)
 
 
-def _before_step(session: "weakref.ref[Session]") -> Callable[..., None]:
-    """The optimizer outlives a session that nobody holds any more."""
+def _calls(session: "weakref.ref[Session]", method: Callable[..., None]) -> Callable[..., None]:
+    """A hook on an object that may outlive the session."""
 
-    def hook(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        if (alive := session()) is not None:
-            alive.before_optimizer_step(optimizer)
-
-    return hook
-
-
-def _before_forward(session: "weakref.ref[Session]") -> Callable[..., None]:
-    """The model may outlive it, too."""
-
-    def hook(model: DistributedDataParallel, args: object) -> None:
-        if (alive := session()) is not None:
-            alive.before_forward(model)
+    def hook(*args: object) -> None:
+        if (alive := session()) is not None and alive.is_open:
+            method(alive, *args)
 
     return hook
-
-
-def _kept_equal(
-    model: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None, config: Config
-) -> Iterator[torch.Tensor]:
-    """Parameters and buffers, and if asked for the optimizer's state, in the same order everywhere."""
-    if model is None:
-        raise ClosedError("the model of this session is gone: there is nothing to keep equal")
-    yield from model.parameters()
-    yield from (buffer for buffer in model.buffers() if buffer.is_floating_point())
-    if optimizer is None or not config.resync_optimizer:
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            for _, value in sorted(optimizer.state.get(parameter, {}).items()):
-                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                    yield value
 
 
 def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
@@ -388,8 +421,3 @@ class _GroupExchange:
                 f"the ranks could not exchange their addresses over the process group: {error}"
             ) from error
         return answers
-
-
-def _close(transport: Transport, pool: CompletionPool) -> None:
-    transport.close()
-    pool.stop()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
-from .buffers import Buffer, as_buffer
+from .buffers import as_buffer
 from .config import Config
 from .dtypes import OPS, Op, op_code
 from .errors import ClosedError, ConfigError, OperationTimeout, OptiReduceError
@@ -16,7 +15,7 @@ from .exchange import StoreExchange
 from .membership import MembershipCallback
 from .rendezvous import Store, TcpStore, store_host
 from .report import Report
-from .transport import Finish, Operation, Transport
+from .transport import Operation, Transport
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 _MOST_WEIGHT = 65_535  # 16 bits in every packet
@@ -53,6 +52,7 @@ def start_all_reduce(transport: Transport, buffer: Any, op: Op, weight: int | No
     code = op_code(op)
     _check_weight(weight, code)
     memory = as_buffer(buffer)
+    copy_back = memory.copy_back
     if memory.elements == 0:
         return Handle(None)
     operation = transport.start(
@@ -61,16 +61,10 @@ def start_all_reduce(transport: Transport, buffer: Any, op: Op, weight: int | No
         memory.dtype,
         code,
         weight=1 if weight is None else weight,
-        gradient=weight is not None,
         keep_alive=memory,
-        finish=_copies_back(memory),
+        finish=None if copy_back is None else lambda _: copy_back(),
     )
     return Handle(operation)
-
-
-def _copies_back(memory: Buffer) -> Finish | None:
-    copy_back = memory.copy_back
-    return None if copy_back is None else lambda _: copy_back()
 
 
 def _check_weight(weight: int | None, code: int) -> None:
@@ -124,11 +118,12 @@ class Communicator:
         return self.all_reduce_async(buffer, op, weight=weight).wait()
 
     def all_reduce_async(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Handle:
-        """Start reducing ``buffer`` in place. Any number may be in flight.
+        """Start reducing ``buffer`` in place. Any number may be in flight. The result is exact: it includes
+        every rank, or the operation fails.
 
         With a ``weight``, from 0 to 65535, the buffer holds a sum over so many samples, and the mean is the
-        sum of the buffers over the sum of the weights of the ranks whose data came. A rank with weight 0
-        gives nothing, is not waited for, and gets the result like all others.
+        sum of the buffers over the sum of the weights. A rank with weight 0 gives nothing and gets the result
+        like all others.
 
         The handle of a non-contiguous buffer must be waited for: its result is copied back then.
         """
@@ -137,7 +132,7 @@ class Communicator:
         return start_all_reduce(self._transport, buffer, op, weight)
 
     def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
-        """Call ``callback(MembershipEvent)`` whenever a rank is no longer waited for, or is back.
+        """Call ``callback(MembershipEvent)`` whenever a rank is removed from the group, or returns.
 
         Events come when an operation ends, in the thread that waits for it, one at a time and in order: be
         short, and do not wait for futures. What the callback raises is logged and harms nothing. Call what is
@@ -146,7 +141,7 @@ class Communicator:
         return self._transport.membership.register(callback)
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the group formed: operations, bytes, repaired and lost bytes, times."""
+        """Counters since the group formed: operations, bytes, repaired bytes, times."""
         return self._transport.stats()
 
     def close(self) -> None:
@@ -156,9 +151,7 @@ class Communicator:
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

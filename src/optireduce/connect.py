@@ -23,26 +23,12 @@ from .interface import local_address
 from .version import version
 
 _SEED_BITS = 64
-# What decides when an operation ends, or whether it may: ranks that differ would each wait for another thing.
+# Settings that decide what an operation means or when it ends: ranks that differ would wait for each other.
 _SAME_EVERYWHERE = (
-    "bounded",
-    "bounded_min_bytes",
-    "warmup_operations",
-    "warmup_steps",
-    "min_ranks",
-    "repair",
-    "late_repair",
-    "shuffle",
-    "resync_steps",
-    "resync_optimizer",
-    "hadamard",
-    "wire",
-    "auth",
-    "multicast",
-    "skip_above",
-    "halt_after",
+    "bounded", "delivery", "max_lag", "exclude_at_most", "min_ranks", "exact_silence_seconds",
+    "warmup_operations", "shuffle", "hadamard", "wire", "auth", "multicast", "skip_above", "halt_after",
     "groups",
-)
+)  # fmt: skip
 
 
 class Connection(NamedTuple):
@@ -53,13 +39,17 @@ class Connection(NamedTuple):
     """The same on every rank, another in every session. No secret."""
     hosts: int
     """Different addresses among the ranks; the same number on every rank."""
+    grid: bool
+    """Whether the ranks stand in rows and columns."""
 
 
-def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: str) -> Connection:
+def connect(
+    exchange: Exchange, config: Config, arrive_seconds: float, master: str, fixed_membership: bool
+) -> Connection:
     """A connected engine, or an error on every rank that says which rank or path is at fault.
 
     ``arrive_seconds``: how long the slowest rank may take to get here. ``master``: see
-    ``interface.local_address``.
+    ``interface.local_address``. ``fixed_membership``: silent ranks are waited for instead of removed.
     """
     started = time.monotonic()
     hellos = agree(exchange, lambda: _hello(exchange.rank, config, master), arrive_seconds)
@@ -67,13 +57,13 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
     addresses: list[str] = [hello["address"] for hello in hellos]
     # From here on all ranks are present, and do the same short work.
     step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
-    connector = _Connector(exchange, config, addresses, bytes.fromhex(hellos[0]["secret"]))
+    connector = _Connector(exchange, config, addresses, bytes.fromhex(hellos[0]["secret"]), fixed_membership)
     seed = int(hellos[0]["seed"], 16)
     try:
         engine = connector.run(step_seconds)
         if not connector.rows:
             multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
-        return Connection(engine, seed, connector.hosts)
+        return Connection(engine, seed, connector.hosts, bool(connector.rows))
     except BaseException:
         connector.abandon()
         raise
@@ -82,8 +72,11 @@ def connect(exchange: Exchange, config: Config, arrive_seconds: float, master: s
 class _Connector:
     """The rounds after the first; owns the engine until it is handed out."""
 
-    def __init__(self, exchange: Exchange, config: Config, addresses: list[str], secret: bytes) -> None:
+    def __init__(
+        self, exchange: Exchange, config: Config, addresses: list[str], secret: bytes, fixed_membership: bool
+    ) -> None:
         self._exchange = exchange
+        self._fixed_membership = fixed_membership
         self._config = config
         self._addresses = addresses
         self._secret = secret
@@ -123,6 +116,7 @@ class _Connector:
         rank = self._exchange.rank
         size = self._exchange.size
         options = engine_options(self._config)
+        options.fixed_membership = self._fixed_membership
         options.min_ranks = min(options.min_ranks, size)  # one setting serves the world and its subgroups
         auth = effective_auth(self._config.auth, self.hosts)
         self._engine = Engine(rank, size, self._addresses[rank], auth, self._secret, options, self.rows)
@@ -130,28 +124,11 @@ class _Connector:
 
 
 def engine_options(config: Config) -> EngineOptions:
-    """What the core is told of a Config."""
+    """The core's options: the settings of the same names."""
     options = EngineOptions()
-    options.window_bytes = config.window_bytes
-    options.receive_buffer_bytes = config.receive_buffer_bytes
-    options.early_bytes = config.early_bytes
-    options.spin_seconds = config.spin_seconds
-    options.repair = config.repair
-    options.late_repair = config.late_repair
-    options.shuffle = config.shuffle
-    options.warmup_operations = config.warmup_operations
-    options.bound_percentile = config.bound_percentile
-    options.bound_least = config.bound_least
-    options.bound_most = config.bound_most
-    options.absent_after = config.absent_after
-    options.min_ranks = config.min_ranks
-    options.quorum_seconds = config.quorum_seconds
-    options.use_gso = config.use_gso
-    options.use_gro = config.use_gro
-    options.drop = config.drop
-    options.duplicate = config.duplicate
-    options.reorder = config.reorder
-    options.impairment_seed = config.impairment_seed
+    for name, value in vars(config).items():
+        if hasattr(options, name):
+            setattr(options, name, value)
     return options
 
 

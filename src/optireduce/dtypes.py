@@ -22,8 +22,6 @@ DTYPES: dict[str, DType] = {
     "float16": DType(3, 2),
 }
 OPS: dict[str, int] = {"sum": 0, "mean": 1}
-GATHER = 2
-"""Every rank's own part of the buffer goes to all others; what does not come keeps its value."""
 
 
 def op_code(op: str) -> int:

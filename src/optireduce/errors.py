@@ -55,8 +55,16 @@ class TooFewRanksError(PeerError):
     """Fewer than ``min_ranks`` ranks are there; ``ranks`` are those that are not."""
 
 
+class RankLostError(PeerError):
+    """An exact operation ended because ``ranks`` were removed from the group. It failed on every member."""
+
+
+class LeftBehind(PeerError):  # noqa: N818 - reads as what happened
+    """The other ranks went on without this one, which missed more than it can replay."""
+
+
 class TrainingHaltedError(PeerError):
-    """Too many steps in a row lost too much; ``ranks`` are those whose packets were lost most."""
+    """Too many steps in a row excluded too much; ``ranks`` are those that were excluded most."""
 
 
 class MismatchError(PeerError):

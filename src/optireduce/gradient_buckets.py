@@ -15,12 +15,8 @@ import torch
 BUCKET_BYTES = 25 * 2**20
 
 # Sums of half-precision gradients would overflow or round away small contributions.
-_EXCHANGED_AS = {
-    torch.float32: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float16: torch.float32,
-    torch.float64: torch.float64,
-}
+_EXCHANGED_AS = dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), torch.float32)
+_EXCHANGED_AS[torch.float64] = torch.float64
 
 
 class GradientBuckets:
@@ -60,17 +56,16 @@ class GradientBuckets:
             pieces = math.ceil(flat.nbytes / BUCKET_BYTES)
             yield from torch.split(flat, math.ceil(flat.numel() / pieces))
 
-    def copy_back(self, contributed: bool) -> list[float]:
+    def copy_back(self) -> list[float]:
         """Give every parameter the result as its gradient, None where no rank had one; the notes.
 
-        ``contributed``: whether this rank's own gradients are in it. The flags make all ranks agree, so that
-        optimizers, which skip parameters without a gradient, do the same everywhere.
+        The flags make all ranks agree, so that optimizers, which skip parameters without a gradient, do the
+        same everywhere.
         """
         header = self._header.tolist()
         flags = header[self._notes :]
         for parameter, view, flag in zip(self.parameters, self._views, flags, strict=True):
-            ours = contributed and parameter.grad is not None
-            if not (flag > 0 or ours or bool(view.any())):  # a flag may be among what was lost
+            if not flag > 0:
                 parameter.grad = None
             elif parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(view)

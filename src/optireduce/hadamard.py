@@ -1,7 +1,7 @@
 """Gradients that travel as coefficients of a randomized Hadamard transform: whatever is lost, every gradient
-entry loses a little, and none is lost as a whole.
+entry loses a little, and none is lost as a whole. For ``delivery="best-effort"`` only.
 
-Off by default. Loss becomes noise of the same size on all entries of a block, which is what SGD likes and
+Loss becomes noise of the same size on all entries of a block, which is what SGD likes and
 Adam does not: Adam divides by the size of each entry's past gradients, so that noise from large entries
 swamps small ones.
 """
@@ -11,14 +11,12 @@ from __future__ import annotations
 import torch
 
 from . import _core
+from .config import Config
 from .dtypes import DType
 from .wire import Lost
 
 BLOCK = 1024
 _CAP = 2.0  # of the rescaling: a block of which little came must not shout
-_WIRE = torch.float32
-_ON_ABOVE, _OFF_BELOW = 0.01, 0.002
-_MEMORY = 0.9
 
 
 class Encoded:
@@ -53,30 +51,16 @@ class WireBuffers:
         """For so many elements of that bucket."""
         size = _core.hadamard_encoded_elements(elements, BLOCK)
         if bucket not in self._buffers or self._buffers[bucket].numel() != size:
-            self._buffers[bucket] = torch.empty(size, dtype=_WIRE)
+            self._buffers[bucket] = torch.empty(size, dtype=torch.float32)
         return self._buffers[bucket]
 
 
-class Switch:
-    """Whether to encode: the same on all ranks, because it looks only at settings and agreed losses."""
-
-    def __init__(self, mode: str, may_help: bool) -> None:
-        self.adapts = mode == "auto" and may_help
-        """Then every rank must learn the same: one that missed a verdict would encode when others do not."""
-        self.on = mode == "on"
-        self._lost = 0.0
-
-    def learn(self, lost: float) -> None:
-        """A step's agreed loss."""
-        self._lost = _MEMORY * self._lost + (1 - _MEMORY) * lost
-        if self.adapts:
-            self.on = self._lost > (_OFF_BELOW if self.on else _ON_ABOVE)
-
-
-def may_help(optimizer: torch.optim.Optimizer | None, late_repair: bool, resync: bool) -> bool:
-    """Where losses neither come later nor are made good, and the optimizer does not divide by the size of
-    past gradients."""
-    return not late_repair and not resync and not _is_adaptive(optimizer)
+def is_on(config: Config, optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether gradients are encoded: only with best effort, because nothing else loses anything. The same on
+    all ranks."""
+    if config.delivery != "best-effort" or config.hadamard == "off":
+        return False
+    return config.hadamard == "on" or not _is_adaptive(optimizer)
 
 
 def _is_adaptive(optimizer: torch.optim.Optimizer | None) -> bool:

@@ -1,4 +1,4 @@
-"""Who is waited for: ranks that went silent, and ranks that are back."""
+"""Who is a member: ranks that were removed from the view, ranks that returned, and a rank left behind."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, cast
 
 _logger = logging.getLogger("optireduce")
 
 
+Kind = Literal["removed", "returned", "left behind"]
+RawEvent: TypeAlias = tuple[str, int, int, int]
+"""As the core tells it: kind, rank, view, operation."""
+
+
 @dataclass(frozen=True)
 class MembershipEvent:
-    """One change of who is waited for, as this rank sees it."""
+    """One change of the membership view. All members see the same changes in the same order."""
 
-    kind: Literal["absent", "back"]
+    kind: Kind
+    """"left behind": the others went on without ``rank``, and it cannot replay what it missed."""
     rank: int
+    view: int
+    """Number of the view that the change made."""
     operation: int
-    """For "absent" the last operation that ended without it before it was given up, for "back" the first that
-    waits for it again."""
+    """The first operation of this view."""
 
 
 MembershipCallback = Callable[[MembershipEvent], None]
@@ -29,12 +36,11 @@ MembershipCallback = Callable[[MembershipEvent], None]
 class Membership:
     """Tells the log and the callbacks of a group about events, one at a time and in order.
 
-    ``drain`` is asked for new events (kind, rank, operation) at every :meth:`update`, by whatever thread.
+    ``drain`` is asked for new events at every :meth:`update`, by whatever thread.
     """
 
-    def __init__(self, drain: Callable[[], Iterable[tuple[str, int, int]]], absent_after: int) -> None:
+    def __init__(self, drain: Callable[[], Iterable[RawEvent]]) -> None:
         self._drain = drain
-        self._absent_after = absent_after
         self._lock = threading.Lock()
         self._pending: deque[MembershipEvent] = deque()
         self._delivering = False
@@ -58,7 +64,7 @@ class Membership:
         """Deliver what is new. Where another thread, or a caller up the stack, is delivering already, that
         one goes on with it: so callbacks may start operations, and never run side by side."""
         with self._lock:
-            self._pending.extend(_event(*event) for event in self._drain())
+            self._pending.extend(MembershipEvent(cast(Kind, kind), *where) for kind, *where in self._drain())
         while (event := self._take()) is not None:
             try:
                 self._deliver(event)
@@ -79,7 +85,7 @@ class Membership:
             return self._pending.popleft()
 
     def _deliver(self, event: MembershipEvent) -> None:
-        _logger.warning(_text(event, self._absent_after))
+        _logger.warning(_text(event))
         with self._lock:
             callbacks = list(self._callbacks)
         for callback in callbacks:
@@ -89,14 +95,12 @@ class Membership:
                 _logger.exception("the membership callback %r failed on %s", callback, event)
 
 
-def _event(kind: str, rank: int, operation: int) -> MembershipEvent:
-    return MembershipEvent("absent" if kind == "absent" else "back", rank, operation)
+_TEXTS = {
+    "removed": "was removed from the group, because it left or is silent",
+    "returned": "has returned to the group",
+    "left behind": "was left behind by the group: it missed too much to return",
+}
 
 
-def _text(event: MembershipEvent, absent_after: int) -> str:
-    if event.kind == "absent":
-        return (
-            f"rank {event.rank} has not contributed for {absent_after} operations "
-            f"(up to operation {event.operation}): no longer waited for"
-        )
-    return f"rank {event.rank} is back at operation {event.operation}: waited for again"
+def _text(event: MembershipEvent) -> str:
+    return f"rank {event.rank} {_TEXTS[event.kind]} (view {event.view}, from operation {event.operation} on)"

@@ -12,6 +12,7 @@ from ._core import Engine
 from .config import Config
 from .errors import ConnectError
 from .exchange import Exchange, agree
+from .membership import RawEvent
 
 _logger = logging.getLogger("optireduce")
 
@@ -57,14 +58,14 @@ def settle(
         _logger.warning("%s: what is reduced goes to each rank singly", trouble)
 
 
-def take_events(engine: Engine) -> list[tuple[str, int, int]]:
-    """The engine's events about who is waited for; that it has stopped multicasting is for the log."""
+def take_events(engine: Engine) -> list[RawEvent]:
+    """The engine's membership events. The end of multicast is only logged."""
     events = engine.events()
-    for kind, rank, operation in events:
+    for kind, rank, _, operation in events:
         if kind == "unreached":
             _logger.warning(
-                "multicast hardly reaches rank %d any more (operation %d): what is reduced goes to each rank "
-                "singly from now on",
+                "multicast hardly reaches rank %d any more (operation %d): decisions go to each rank singly "
+                "from now on",
                 rank,
                 operation,
             )

@@ -1,35 +1,9 @@
-"""One JSON object a line for every operation that has ended on this rank, so that what was decided can be
-explained later. Off unless ``Config.operation_log`` names a file.
+"""One JSON object a line for every operation that has ended on this rank. Off unless
+``Config.operation_log`` names a file.
 
-Fields:
-
-=====================  ===================================================================================
-operation              number of the operation in its group
-time                   when it ended, seconds since 1970
-rank                   the rank that writes
-bytes                  size of the reduced buffer, in the form in which it travels
-bounded                whether it had a deadline
-elapsed_ms             from the local start to the local end
-stood_still_ms         of these, the time in which this process should have run and did not
-quorum_wait_ms         of these, the time in which too few ranks were there to begin
-closed_by              "complete", "early" or "deadline"
-contributions_lost     share of the buffer lost on the way to those who reduce
-reduced_lost           share of the buffer lost on the way back
-lost_by_peer           {rank: [bytes of its contributions, bytes that it reduced]}, only ranks that owe any
-absent                 ranks not waited for
-behind_ms              how much later than the median peer this rank started
-bound_ms               the deadline, tB; 0: none
-early_ms               the usual time, tC
-early_fraction         x: the share of tC waited once all senders are through
-incast                 senders at once that this rank asks for
-window_bytes           smallest window towards any peer
-rtt_ms                 largest smoothed round-trip time
-rate                   bytes per second that this rank sends
-corrected_bytes        bytes that earlier operations on the buffer had lost, added to this result
-non_finite             ranks that sent infinities or NaNs to this one
-repaired_bytes         bytes that came only after a repeated request
-error                  why it failed, or null
-=====================  ===================================================================================
+Every field of :class:`Report` is there under its own name, times in milliseconds (``elapsed_ms`` for
+``elapsed_seconds``), and besides: ``time`` (when it ended, seconds since 1970), ``rank`` (the rank that
+writes), ``excluded_share``, and ``error`` (why it failed, or null).
 
 Lines are appended by a thread of their own, every second and at the end: a slow disk delays no operation.
 Several groups, or several ranks, may share a file; lines never mix.
@@ -131,37 +105,18 @@ class OperationLog:
 
 
 def record(rank: int, ended_at: float, report: Report, error: str | None) -> dict[str, Any]:
-    """The object that is logged; see the top of this file. JSON has no infinity: such a number is null."""
-    fields = {
-        "operation": report.operation,
-        "time": ended_at,
-        "rank": rank,
-        "bytes": report.bytes,
-        "bounded": report.bounded,
-        "elapsed_ms": report.elapsed_seconds * 1e3,
-        "stood_still_ms": report.stood_still_seconds * 1e3,
-        "quorum_wait_ms": report.quorum_wait_seconds * 1e3,
-        "closed_by": report.closed_by,
-        "contributions_lost": report.contributions_lost_share,
-        "reduced_lost": report.reduced_lost_share,
-        "lost_by_peer": {str(peer): list(lost) for peer, lost in report.lost_by_peer.items()},
-        "absent": list(report.absent),
-        "behind_ms": report.behind_seconds * 1e3,
-        "bound_ms": report.bound_seconds * 1e3,
-        "early_ms": report.early_seconds * 1e3,
-        "early_fraction": report.early_fraction,
-        "incast": report.incast,
-        "window_bytes": report.window_bytes,
-        "rtt_ms": report.rtt_seconds * 1e3,
-        "rate": report.rate_bytes_per_second,
-        "corrected_bytes": report.corrected_bytes,
-        "non_finite": list(report.non_finite),
-        "repaired_bytes": report.repaired_bytes,
-        "error": error,
-    }
+    """The object that is logged. JSON has no infinity: such a number is null."""
+    found: dict[str, Any] = {"time": ended_at, "rank": rank, "excluded_share": report.excluded_share}
+    for name, value in vars(report).items():
+        if name.endswith("_seconds"):
+            found[name.removesuffix("_seconds") + "_ms"] = value * 1e3
+        else:
+            found[name] = value
+    found["excluded"] = {str(peer): count for peer, count in report.excluded.items()}
+    found["error"] = error
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in fields.items()
+        for name, value in found.items()
     }
 
 

@@ -1,5 +1,5 @@
-"""The ``optireduce`` backend of torch.distributed: float SUM and AVG all-reduces run in the engine, all else
-in Gloo.
+"""The ``optireduce`` backend of torch.distributed: float SUM and AVG all-reduces run in the engine, all other
+collectives in Gloo. All of them are exact, whatever their size; deadlines come with ``attach``.
 
 Every method that C++ can call back is overridden here and handed to a plain C++ ProcessGroup around the same
 Gloo backend, never to ``super()``: a fall-through would run Gloo's code with the GIL held, while a Gloo
@@ -38,20 +38,10 @@ _CPU = torch.device("cpu")
 
 # C++ can call these back into Python. Both spellings of what torch 2.13 renamed; a torch has one or both.
 _TRAMPOLINED = (
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_into_tensor_coalesced",
-    "allreduce_coalesced",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "recv",
-    "reduce_scatter",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "send",
-)
+    "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_into_tensor_coalesced",
+    "allreduce_coalesced", "alltoall_base", "barrier", "broadcast", "recv", "reduce_scatter",
+    "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "send",
+)  # fmt: skip
 
 
 class OptiReduceGroup(ProcessGroup):
@@ -65,7 +55,7 @@ class OptiReduceGroup(ProcessGroup):
         self._pool = CompletionPool()
         # Runs at shutdown(), at interpreter exit, or when the group is collected, whatever comes first. The
         # engine goes first: that settles every operation, so the pool's threads come home.
-        self._finalizer = weakref.finalize(self, _close, self._transport, self._pool)
+        self._finalizer = weakref.finalize(self, close_transport, self._transport, self._pool)
         try:
             self._gloo = _gloo_backend(PrefixStore("gloo", store), rank, size, timeout, config)
         except BaseException:
@@ -180,8 +170,8 @@ def stats(group: ProcessGroup | None = None) -> dict[str, Any]:
 
 
 def on_membership(callback: MembershipCallback, group: ProcessGroup | None = None) -> Callable[[], None]:
-    """Call ``callback(MembershipEvent)`` whenever a rank of a group on the ``optireduce`` backend is no
-    longer waited for, or is back. See :meth:`Communicator.on_membership`."""
+    """Call ``callback(MembershipEvent)`` whenever a rank of a group on the ``optireduce`` backend is
+    removed, or returns. See :meth:`Communicator.on_membership`."""
     return _our_group(group, "on_membership").on_membership(callback)
 
 
@@ -246,6 +236,7 @@ def _of_this_attempt(store: Store) -> Store:
     return PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def _close(transport: Transport, pool: CompletionPool) -> None:
+def close_transport(transport: Transport, pool: CompletionPool) -> None:
+    """How a process group or a session ends."""
     transport.close()
     pool.stop()

@@ -29,9 +29,7 @@ _SET, _SET_LAST, _GET = b"S", b"L", b"G"
 _OK, _TIMED_OUT, _REFUSED = range(3)
 
 _MAX_KEY_BYTES = 512
-_MAX_VALUE_BYTES = (
-    1 << 20
-)  # the largest value is the joined answer of all ranks: 64 ranks publish about 40 KiB
+_MAX_VALUE_BYTES = 1 << 20  # the joined answer of 64 ranks takes about 40 KiB
 _MAX_KEYS = 1 << 16
 _MAX_CONNECTIONS = 4_096
 _MAX_WAIT_SECONDS = 3_600.0

@@ -3,107 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from . import _core
 
 ClosedBy = Literal["complete", "early", "deadline"]
 
 
-class PeerLoss(NamedTuple):
-    """What one peer owed this rank and did not deliver in time."""
-
-    contributions_bytes: int
-    """Of its contributions to the part of the buffer that this rank reduced."""
-    reduced_bytes: int
-    """Of the part that it reduced for everybody."""
-
-
 @dataclass(frozen=True)
 class Report:
-    """How one all-reduce went on this rank."""
+    """How one all-reduce went on this rank. Sizes are in bytes of the form in which it travels
+    (``Config.wire``)."""
 
     operation: int
-    """Number of the operation in its group, the same on every rank. -1 for one that needed no
-    communication."""
+    """Number of the operation in its group, the same on every rank. -1: it needed no communication."""
     bytes: int
-    """Size of the reduced buffer, in the form in which it travels (``Config.wire``), as all bytes here."""
+    """Size of the reduced buffer."""
     elapsed_seconds: float
     """From the local start to the local end."""
     stood_still_seconds: float = 0.0
-    """Of these, the time in which this process should have run and did not: it was stopped, or others had its
-    cores, or its machine stood still. It does not count towards deadlines."""
-    quorum_wait_seconds: float = 0.0
-    """Of these, the time in which fewer than ``Config.min_ranks`` ranks were there to begin with."""
+    """Of these, the time in which this process should have run and did not: it was stopped, or other
+    processes had its cores. It does not count towards deadlines."""
     repaired_bytes: int = 0
-    """Bytes that came only after a repeated request."""
+    """Bytes that arrived only after a repeated request."""
     bounded: bool = False
-    """Whether it had a deadline. An operation without one loses nothing, or fails."""
+    """Whether it had a deadline. An exact operation includes every contribution, or fails."""
     closed_by: ClosedBy = "complete"
-    """What ended it: everything was there; or all senders were through and the early bound had passed; or
+    """What ended the shard of this rank: all contributions were there, the early bound (best effort only), or
     the deadline."""
-    contributions_lost_bytes: int = 0
-    """Of the whole result: bytes times the share of the ranks whose contribution to them is missing. The mean
-    was taken over those that came; absent ranks are not counted."""
-    reduced_lost_bytes: int = 0
-    """Bytes of the result that never came back from the ranks that reduced them; they are zero, or, where
-    they can still be corrected (``Config.late_repair``), a share of what this rank itself contributed."""
-    corrected_bytes: int = 0
-    """Bytes that an earlier operation on the same buffer had lost and that came since: they have been added
-    to this result."""
+    view: int = 0
+    """Number of the membership view."""
+    members: tuple[int, ...] = ()
+    """Ranks of this view."""
+    excluded: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """For each rank, the bytes of its contribution that no decision includes. The same on all members."""
+    void_bytes: int = 0
+    """Bytes without any included contribution; they count as excluded for every member."""
+    carried_bytes: int = 0
+    """Bytes of this rank's residual that went along with this contribution."""
+    residual_bytes: int = 0
+    """Bytes of this rank's contribution that were excluded and are kept for the next one."""
+    dropped_bytes: int = 0
+    """Bytes of this rank's excluded contribution that were infinite or NaN and are not kept."""
+    oldest_steps: int = 0
+    """Age of this rank's oldest residual, in steps."""
     non_finite: tuple[int, ...] = ()
     """Ranks that sent infinities or NaNs to this one, which reduces a part of the buffer."""
-    lost_by_peer: Mapping[int, PeerLoss] = field(default_factory=dict, hash=False)
-    """What each rank owed, for ranks that owed anything."""
-    absent: tuple[int, ...] = ()
-    """Ranks that were not waited for: nothing had come from them for ``absent_after`` operations."""
-    bound_seconds: float = 0.0
-    """The deadline (the papers' tB) that held; 0 when there was none."""
-    early_seconds: float = 0.0
-    """The usual time (the papers' tC), from which the early bound is taken."""
-    early_fraction: float = 0.0
-    """The share of ``early_seconds`` that is waited once all senders are through (the papers' x)."""
+    waited_for: int | None = None
+    """The rank whose contribution to this rank's shard came last."""
+    waited_seconds: float = 0.0
+    """How much later than the median rank it came."""
+    behind_seconds: float = 0.0
+    """How much later than the median peer this rank started the operation; negative: earlier."""
+    deadline_seconds: float = 0.0
+    """The deadline that held; 0: none."""
+    usual_seconds: float = 0.0
+    """What an operation of this kind usually takes here."""
     incast: int = 0
     """How many senders at once this rank asks for."""
     window_bytes: int = 0
     """The smallest window towards any peer."""
     rtt_seconds: float = 0.0
     """The largest smoothed round-trip time to any peer."""
-    rate_bytes_per_second: float = 0.0
+    bytes_per_second: float = 0.0
     """The rate at which this rank sends, all peers together."""
-    behind_seconds: float = 0.0
-    """How much later than the median peer this rank started the operation; negative: earlier."""
+    lost_contribution_bytes: int = 0
+    """Best effort only: bytes times the share of the ranks whose contribution to them is missing."""
+    lost_decision_bytes: int = 0
+    """Best effort only: bytes of the result that did not come back and are zero here."""
+    early_seconds: float = 0.0
+    """Best effort only: the usual time (the papers' tC), from which the early bound is taken."""
+    early_fraction: float = 0.0
+    """Best effort only: the share of ``early_seconds`` that is waited once all senders are through (x)."""
 
     @property
-    def lost_bytes(self) -> int:
-        """Bytes lost in both stages."""
-        return self.contributions_lost_bytes + self.reduced_lost_bytes
+    def excluded_share(self) -> float:
+        """Excluded share of all members' contributions, from 0 to 1. The same on all members."""
+        return _share(sum(self.excluded.values()), self.bytes * len(self.members))
 
     @property
     def loss_share(self) -> float:
-        """Lost share of the buffer, from 0 to 1."""
-        return _share(self.lost_bytes, self.bytes)
-
-    @property
-    def contributions_lost_share(self) -> float:
-        """The part of ``loss_share`` that was lost on the way to those who reduce."""
-        return _share(self.contributions_lost_bytes, self.bytes)
-
-    @property
-    def reduced_lost_share(self) -> float:
-        """The part of ``loss_share`` that was lost on the way back."""
-        return _share(self.reduced_lost_bytes, self.bytes)
+        """Best effort only: lost share of the buffer, both stages together, from 0 to 1."""
+        return _share(self.lost_contribution_bytes + self.lost_decision_bytes, self.bytes)
 
     @property
     def timed_out(self) -> bool:
-        """Whether the deadline ended it."""
+        """Whether the deadline closed the shard of this rank."""
         return self.closed_by == "deadline"
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """How the gradient exchange of one training step went on this rank."""
+    """How the gradient exchange of one training step went on this rank; see Report for the fields."""
 
     step: int
     """Gradient exchanges before this one; backward passes under ``no_sync`` do not count."""
@@ -112,83 +104,64 @@ class StepReport:
     elapsed_seconds: float
     """From the first bucket's start to the last one's end; overlaps with the backward pass."""
     repaired_bytes: int = 0
-    contributions_lost_bytes: int = 0
-    reduced_lost_bytes: int = 0
-    corrected_bytes: int = 0
-    """Lost by earlier steps, added to this one's gradients."""
+    excluded: Mapping[int, int] = field(default_factory=dict, hash=False)
+    excluded_share: float = 0.0
+    void_bytes: int = 0
+    carried_bytes: int = 0
+    residual_bytes: int = 0
+    dropped_bytes: int = 0
+    oldest_steps: int = 0
+    waited_for: int | None = None
+    """The rank that this rank waited for longest, in any bucket."""
+    waited_seconds: float = 0.0
+    view: int = 0
+    members: tuple[int, ...] = ()
     non_finite: tuple[int, ...] = ()
-    """Ranks that sent infinities or NaNs to this one."""
     timed_out: bool = False
-    """Whether the deadline ended any bucket."""
-    absent: tuple[int, ...] = ()
-    """Ranks that some bucket did not wait for."""
-
-    @property
-    def lost_bytes(self) -> int:
-        """Bytes lost in both stages, as in Report."""
-        return self.contributions_lost_bytes + self.reduced_lost_bytes
-
-    @property
-    def loss_share(self) -> float:
-        """Lost share of the step's gradient bytes, from 0 to 1."""
-        return _share(self.lost_bytes, self.bytes)
+    """Whether the deadline closed the shard of this rank in any bucket."""
+    loss_share: float = 0.0
+    """Best effort only."""
 
 
 def report_of(raw: _core.Report) -> Report:
-    """The core's account in the users' terms; a failed operation has one too."""
-    return Report(
-        operation=raw.operation,
-        bytes=raw.bytes,
-        elapsed_seconds=raw.elapsed_seconds,
-        stood_still_seconds=raw.stood_still_seconds,
-        quorum_wait_seconds=raw.quorum_wait_seconds,
-        repaired_bytes=raw.repaired_bytes,
-        bounded=raw.bounded,
-        closed_by=cast(ClosedBy, raw.closed_by),
-        contributions_lost_bytes=raw.contributions_lost_bytes,
-        reduced_lost_bytes=raw.reduced_lost_bytes,
-        corrected_bytes=raw.corrected_bytes,
-        non_finite=tuple(raw.non_finite),
-        lost_by_peer={peer: PeerLoss(*lost) for peer, *lost in raw.lost_by_peer},
-        absent=tuple(raw.absent),
-        bound_seconds=raw.bound_seconds,
-        early_seconds=raw.early_seconds,
-        early_fraction=raw.early_fraction,
-        incast=raw.incast,
-        window_bytes=raw.window_bytes,
-        rtt_seconds=raw.rtt_seconds,
-        rate_bytes_per_second=raw.rate_bytes_per_second,
-        behind_seconds=raw.behind_seconds,
-    )
+    """The core's report, whose fields have the same names, in Python's types."""
+    values: dict[str, Any] = {known.name: getattr(raw, known.name) for known in fields(Report)}
+    values["excluded"] = dict(raw.excluded)
+    values["members"] = tuple(raw.members)
+    values["non_finite"] = tuple(raw.non_finite)
+    return Report(**values)
+
+
+_SUMS = ("bytes", "repaired_bytes", "void_bytes", "carried_bytes", "residual_bytes", "dropped_bytes")
 
 
 def step_report(step: int, reports: Iterable[Report], elapsed_seconds: float) -> StepReport:
     """The reports of a step's buckets as one."""
     reports = list(reports)
+    excluded: dict[int, int] = {}
+    for report in reports:
+        for rank, count in report.excluded.items():
+            excluded[rank] = excluded.get(rank, 0) + count
+    slowest = max(reports, key=lambda report: report.waited_seconds)
+    newest = max(reports, key=lambda report: report.view)
+    lost = sum(report.lost_contribution_bytes + report.lost_decision_bytes for report in reports)
     return StepReport(
         step=step,
         buckets=len(reports),
-        bytes=sum(report.bytes for report in reports),
         elapsed_seconds=elapsed_seconds,
-        repaired_bytes=sum(report.repaired_bytes for report in reports),
-        contributions_lost_bytes=sum(report.contributions_lost_bytes for report in reports),
-        reduced_lost_bytes=sum(report.reduced_lost_bytes for report in reports),
-        corrected_bytes=sum(report.corrected_bytes for report in reports),
+        excluded=excluded,
+        excluded_share=_share(sum(excluded.values()), sum(r.bytes * len(r.members) for r in reports)),
+        oldest_steps=max(report.oldest_steps for report in reports),
+        waited_for=slowest.waited_for,
+        waited_seconds=slowest.waited_seconds,
+        view=newest.view,
+        members=newest.members,
         non_finite=tuple(sorted({rank for report in reports for rank in report.non_finite})),
         timed_out=any(report.timed_out for report in reports),
-        absent=tuple(sorted({rank for report in reports for rank in report.absent})),
+        loss_share=_share(lost, sum(report.bytes for report in reports)),
+        **{name: sum(getattr(report, name) for report in reports) for name in _SUMS},
     )
 
 
-def lost_by_peer(reports: Iterable[Report]) -> dict[int, PeerLoss]:
-    """What each rank owed in all of these operations."""
-    total: dict[int, PeerLoss] = {}
-    for report in reports:
-        for peer, lost in report.lost_by_peer.items():
-            before = total.get(peer, PeerLoss(0, 0))
-            total[peer] = PeerLoss(*(a + b for a, b in zip(before, lost, strict=True)))
-    return total
-
-
-def _share(lost: int, whole: int) -> float:
-    return lost / whole if whole else 0.0
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -87,10 +87,10 @@ class Crash(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Doom:
-    """Packets that are lost by a pattern: another choice for each operation, stage and pair of ranks; the
-    warm-up is spared. What is hopeless stays lost, however often it is sent, until its operation has ended at
-    the receiver; everything else can be repaired."""
+class ForcedLoss:
+    """Packets that are lost by a pattern: another choice for each operation, stage and pair of ranks. Packets
+    that are hopeless stay lost until their operation has ended at the receiver, however often they are sent;
+    all others can be repaired. The first ``Network.warmup_operations`` operations are spared."""
 
     pattern: Literal["random", "tail", "bursts", "storms"] = "random"
     """Any packets; the last ones that each rank sends to each other; runs of packets; or, in storms, a tenth
@@ -141,7 +141,7 @@ class Network:
     other_ingress: Mapping[int, Port] | None = None
     """Instead, for some ranks."""
     backgrounds: Iterable[Background] = ()
-    doom: Doom = Doom()
+    forced_loss: ForcedLoss = ForcedLoss()
     hostile: Hostile = Hostile()
     cuts: Iterable[Cut] = ()
     pauses: Iterable[Pause] = ()
@@ -161,70 +161,49 @@ class Network:
     payload_bytes: int = 1408
     window_bytes: int = 256 * 1024
     early_bytes: int = 64 * 1024 * 1024
+    log_bytes: int = 256 * 1024 * 1024
+    delivery: Literal["carry", "best-effort"] = "carry"
+    """This and the next fields: as in :class:`Config`, and with the same limits."""
+    max_lag: int = 2
+    exclude_at_most: float = 0.05
+    fixed_membership: bool = False
+    min_ranks: int = 0
+    quorum_seconds: float = 30.0
+    exact_silence_seconds: float = 10.0
+    shuffle: bool = True
     warmup_operations: int = 20
-    """This and what follows: as in :class:`Config`, and with the same limits."""
     bound_percentile: float = 95.0
     bound_least: float = 1.3
     bound_most: float = 1.4
-    repair: bool = True
-    late_repair: bool = True
-    shuffle: bool = True
-    absent_after: int = 3
-    min_ranks: int = 0
-    quorum_seconds: float = 30.0
     multicast: bool = False
-    """Send what was reduced once, to all: it passes the sender's egress port once."""
+    """Send each decision once, to all: it passes the sender's egress port once."""
     group_outages: Iterable[GroupOutage] = ()
     max_events: int = 100_000_000
     """A run that takes more ends with RuntimeError."""
 
 
-# What the core's options call the same.
-_SAME = (
-    "ranks",
-    "seed",
-    "coalesce",
-    "wake_seconds",
-    "receive_buffer_bytes",
-    "auth",
-    "payload_bytes",
-    "window_bytes",
-    "early_bytes",
-    "max_events",
-    "multicast",
-)
-_DEADLINES = (
-    "warmup_operations",
-    "bound_percentile",
-    "bound_least",
-    "bound_most",
-    "repair",
-    "late_repair",
-    "shuffle",
-    "absent_after",
-    "min_ranks",
-    "quorum_seconds",
-)
+# Wider limits than the settings of the same names, or another meaning.
+_UNLIKE_CONFIG = {"receive_buffer_bytes", "window_bytes", "early_bytes", "log_bytes", "multicast", "auth"}
 
 
 def core_options(network: Network) -> _core.SimulationOptions:
     """What the core is told of a Network; ValueError names a value that cannot work."""
     options = _core.SimulationOptions()
-    for name in _SAME:
-        setattr(options, name, getattr(network, name))
+    shared = {field.name for field in fields(Config)} & vars(network).keys() - _UNLIKE_CONFIG
+    config = Config(**{name: getattr(network, name) for name in shared})  # checks them
+    for name, value in vars(network).items():
+        if isinstance(value, (int, float, str)) and hasattr(options, name):
+            setattr(options, name, value)
     options.rows = rows_for(network.groups, [str(rank) for rank in range(network.ranks)])
-    deadlines = Config(**{name: getattr(network, name) for name in _DEADLINES})  # checks them
-    for name in _DEADLINES:
-        setattr(options, name, getattr(deadlines, name))
-    options.min_ranks = min(deadlines.min_ranks, network.ranks)  # as for a real group
-    doom = network.doom
-    options.set_doom(
-        doom.pattern,
-        doom.hopeless,
-        doom.share,
-        doom.burst_packets,
+    options.min_ranks = min(config.min_ranks, network.ranks)  # as for a real group
+    forced = network.forced_loss
+    options.set_forced_loss(
+        forced.pattern,
+        forced.hopeless,
+        forced.share,
+        forced.burst_packets,
         network.warmup_operations,
-        doom.least_elements,
+        forced.least_elements,
     )
     hostile = network.hostile
     options.set_hostile(*(getattr(hostile, field.name) for field in fields(hostile)))

@@ -9,40 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from . import _core
 from .buffers import Buffer, as_buffer
-from .dtypes import GATHER, Op, op_code
-from .simulated_network import (
-    Background,
-    Crash,
-    Cut,
-    Doom,
-    GroupOutage,
-    Hostile,
-    Link,
-    Network,
-    Pause,
-    Port,
-    core_options,
-)
-
-__all__ = [
-    "NEVER",
-    "Background",
-    "Crash",
-    "Cut",
-    "Doom",
-    "GroupOutage",
-    "Hostile",
-    "Link",
-    "Network",
-    "Operation",
-    "Pause",
-    "Port",
-    "Simulation",
-]
+from .dtypes import Op, op_code
+from .simulated_network import Background as Background
+from .simulated_network import Crash as Crash
+from .simulated_network import Cut as Cut
+from .simulated_network import ForcedLoss as ForcedLoss
+from .simulated_network import GroupOutage as GroupOutage
+from .simulated_network import Hostile as Hostile
+from .simulated_network import Link as Link
+from .simulated_network import Network as Network
+from .simulated_network import Pause as Pause
+from .simulated_network import Port as Port
+from .simulated_network import core_options
 
 T = TypeVar("T")
 
@@ -58,25 +40,20 @@ class Operation:
     """One all-reduce of a run: an array for each rank, reduced in place."""
 
     arrays: Sequence[Any]
-    op: Op | Literal["gather"] = "sum"
-    """"gather": rank r's own part of the array, the r-th of as many as there are ranks, goes to all others;
-    what does not come in time keeps its value."""
+    op: Op = "sum"
     start_seconds: Sequence[float] | None = None
     """When each rank calls it, after the beginning of the run; None: all at once."""
     follows_seconds: float | Sequence[float] | None = None
     """Instead of ``start_seconds``: how long after the end of its operation before each rank calls it, as in
     a training loop. One number for all ranks, or one for each."""
     bounded: bool = False
-    """Whether it has a deadline, once the warm-up is over."""
+    """Whether it may have a deadline. Then ``stream`` must be set."""
     weights: Sequence[int] | None = None
     """Samples behind each rank's array, for a mean; 0: the rank gives nothing. None: 1 everywhere."""
     stream: int = 0
-    """Names the sequence of operations on the same buffer: what one of them lacks and comes later is added to
-    the next. 0: what is lost stays lost."""
-    patience_bytes: int = 0
-    """Its deadline is that of an operation so much larger."""
-    repairs: bool = False
-    """Asks for lost packets again even where the network's ``repair`` is off."""
+    """Names the sequence of operations on the same buffer, by which residuals are kept. 0: none."""
+    step: int = 0
+    """The training step; never less than that of the operation before. ``max_lag`` counts these."""
 
 
 class Simulation:
@@ -94,10 +71,14 @@ class Simulation:
         start_seconds: Sequence[float] | None = None,
         bounded: bool = False,
         weights: Sequence[int] | None = None,
+        stream: int = 0,
+        step: int = 0,
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> list[_core.Report | None]:
         """One operation, in place; each rank's report, None where it never started or has crashed."""
-        operation = Operation(arrays, op, start_seconds, bounded=bounded, weights=weights)
+        operation = Operation(
+            arrays, op, start_seconds, bounded=bounded, weights=weights, stream=stream, step=step
+        )
         return self.run([operation], timeout_seconds=timeout_seconds)[0]
 
     def run(
@@ -123,6 +104,10 @@ class Simulation:
     def settle(self, bound_seconds: float = 10.0) -> bool:
         """Run on until nothing is under way any more; False if that takes longer."""
         return self._core.settle(bound_seconds)
+
+    def take_residual(self, rank: int, stream: int) -> bytes:
+        """The values that a rank keeps for a stream, in their own type, and forgets; empty: none."""
+        return self._core.take_residual(rank, stream)
 
     def stats(self, rank: int) -> dict[str, int]:
         """Counters of one rank's endpoint."""
@@ -156,20 +141,18 @@ def _calls(operation: Operation, buffers: list[Buffer]) -> list[_core.Simulation
     follows = operation.follows_seconds is not None
     starts = _starts(operation, ranks)
     weights = _one_for_each("weights", operation.weights, ranks) or [1] * ranks
-    code = GATHER if operation.op == "gather" else op_code(operation.op)
     return [
         _core.SimulationCall(
             buffer.pointer,
             buffer.elements,
             buffer.dtype.code,
-            code,
+            op_code(operation.op),
             start_seconds=start,
             follows=follows,
             bounded=operation.bounded,
             weight=weight,
             stream=operation.stream,
-            patience_bytes=operation.patience_bytes,
-            repairs=operation.repairs,
+            step=operation.step,
         )
         for buffer, start, weight in zip(buffers, starts, weights, strict=True)
     ]

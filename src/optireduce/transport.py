@@ -6,6 +6,7 @@ Shared by the Communicator, the process group and the DDP hook.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,16 +16,18 @@ from typing import Any
 from . import _core
 from .config import Config
 from .connect import connect
-from .dtypes import GATHER, DType
+from .dtypes import DType
 from .errors import (
     ClosedError,
+    LeftBehind,
     MismatchError,
     OperationTimeout,
     OptiReduceError,
+    PeerError,
     PeerLeftError,
+    RankLostError,
     TooFewRanksError,
 )
-from .exactness import exact_requested
 from .exchange import Exchange
 from .membership import Membership
 from .multicast import take_events
@@ -36,8 +39,17 @@ Finish = Callable[[Lost], None]
 
 # Native waits are cut into slices so that Ctrl-C reaches a thread that waits.
 _SLICE_SECONDS = 0.5
-# _core.Report.error_code; anything else but 0: closed, here or by a peer.
-_TIMED_OUT, _MISMATCH, _TOO_FEW = 1, 2, 4
+# By _core.Report.error_code: the class, and what to do. 3 is closed, by this process or by a peer.
+_ERRORS: dict[int, tuple[type[PeerError], str]] = {
+    1: (OperationTimeout, ""),
+    2: (MismatchError, ""),
+    4: (TooFewRanksError, ""),
+    5: (LeftBehind, ""),
+    6: (
+        RankLostError,
+        ". The buffer has no result: repeat the operation on every remaining rank, or restart",
+    ),
+}
 
 
 class Operation:
@@ -48,12 +60,14 @@ class Operation:
         transport: Transport,
         number: int,
         form: Travelling,
+        stays_readable: bool,
         keep_alive: object,
         finish: Finish | None,
     ) -> None:
         self._transport = transport
         self.number = number
         self._form: Travelling | None = form
+        self._stays_readable = stays_readable
         self._keep_alive = keep_alive  # the engine writes to this memory until the operation is done
         self._finish = finish  # e.g. copy the result back into a non-contiguous array
         self._lock = threading.Lock()
@@ -81,17 +95,11 @@ class Operation:
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Like poll, in slices; None: until it is done, which the operation's own timeout bounds."""
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while True:
-            left = (
-                _SLICE_SECONDS
-                if deadline is None
-                else min(_SLICE_SECONDS, max(0.0, deadline - time.monotonic()))
-            )
-            if self.poll(left):
-                return True
-            if deadline is not None and time.monotonic() >= deadline:
+        deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not self.poll(min(_SLICE_SECONDS, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
                 return False
+        return True
 
     def result(self) -> Report:
         """The report of a settled operation; raises its error."""
@@ -112,10 +120,13 @@ class Operation:
         self._transport.settled(self, raw)  # without the lock: it calls back into user code
 
     def _deliver(self, raw: _core.Report) -> None:
-        """The engine is through with the form in which it travelled. (Not after an error: its memory is then
-        left to the garbage collector, rather than given to the next operation.)"""
+        """The engine is through with the form in which it travelled, unless it stays readable. (Not after an
+        error: its memory is then left to the garbage collector, rather than given to the next operation.)"""
         assert self._form is not None
-        self._form.release()
+        if self._stays_readable:
+            self._transport.keep(self._form, self._keep_alive)
+        else:
+            self._form.release()
         if self._finish is not None:
             self._finish(lost_values(raw, self._form))
 
@@ -123,15 +134,29 @@ class Operation:
 class Transport:
     """One rank's end of one group."""
 
-    def __init__(self, exchange: Exchange, config: Config, timeout_seconds: float, master: str) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        config: Config,
+        timeout_seconds: float,
+        master: str,
+        *,
+        fixed_membership: bool = True,
+    ) -> None:
+        """``fixed_membership``: a silent rank is waited for; False: the others go on without it."""
         self.config = config
         self.rank = exchange.rank
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
-        self.engine, self.seed, self._hosts = connect(exchange, config, self.timeout_seconds, master)
+        self.engine, self.seed, self._hosts, self._grid = connect(
+            exchange, config, self.timeout_seconds, master, fixed_membership
+        )
         self._idle = IdleBuffers()
+        self._lends = False
+        self._readable: list[tuple[Travelling, object]] = []  # memory that the engine reads until release()
         self._forms = 0
-        self.membership = Membership(partial(take_events, self.engine), config.absent_after)
+        self._step = 0
+        self.membership = Membership(partial(take_events, self.engine))
         self._log = OperationLog(config.operation_log, self.rank) if config.operation_log else None
         self._in_flight: dict[int, Operation] = {}
         self._lock = threading.Lock()
@@ -146,57 +171,67 @@ class Transport:
         *,
         timeout_seconds: float | None = None,
         weight: int = 1,
-        gradient: bool = False,
+        bounded: bool = False,
+        narrow: bool = False,
         stream: int = 0,
-        patience_bytes: int = 0,
-        repairs: bool = False,
-        slack: float = 1.0,
-        must_complete: bool = False,
+        step: int | None = None,
+        scale: float = 1.0,
+        stays_readable: bool = False,
         keep_alive: object = None,
         finish: Finish | None = None,
     ) -> Operation:
         """Begin an in-place all-reduce; the n-th call on every rank is the same operation.
 
-        ``gradient``: certainly one, which may have a deadline however short it is.
-        ``must_complete``: no deadline, whatever else is said.
-        ``stream``: not 0 where what comes too late may be added to the next operation with the same number.
-        ``patience_bytes``: its deadline is that of an operation so much larger. ``repairs``: ask for what is
-        lost even if ``Config.repair`` is off: not for gradients, but for what keeps ranks together.
-        ``slack``: its deadline is so many times the usual one; infinite: it takes the time it needs, and what
-        is usual is learned from it, as in the warm-up.
-        A mean divides by the sum of the ``weight`` of the ranks whose data came; 0: this rank gives nothing.
+        ``bounded``: it may have a deadline, if ``Config.bounded`` allows it and the group is no grid. Then
+        ``stream`` names the bucket and its layout, the same on all ranks: residuals are kept by it.
+        ``narrow``: it may travel as ``Config.wire`` says. ``step``: the training step, which never falls;
+        None: that of the call before. ``scale``: of the values, which a GradScaler multiplied by it.
+        ``stays_readable``: the caller does not write to the memory after the end before release().
+        A mean divides by the sum of the ``weight`` of all ranks; 0: this rank gives nothing.
         ``keep_alive`` is held until the operation is done; ``finish`` runs once, when it has succeeded and
-        before anybody is told, and hears which values did not come back.
-        What may be approximate travels as ``Config.wire`` says.
+        before anybody is told, and hears which values did not come back (best effort only).
         """
         self._reap()
-        bounded = not must_complete and self._may_be_bounded(elements * dtype.itemsize, gradient)
         with self._lock:  # numbers are given in call order
             if self._closed:
                 raise ClosedError("the group is closed: no operation can be started")
-            narrows = bounded and op != GATHER
-            wire = effective_wire(self.config.wire, self._hosts, gradient) if narrows else "fp32"
+            wire = effective_wire(self.config.wire, self._hosts) if narrow else "fp32"
             form = self._form(pointer, elements, dtype, wire)
-            timeout_seconds = timeout_seconds or self.timeout_seconds
+            self._step = self._step if step is None else step
             number = self.engine.all_reduce(
                 form.pointer,
                 form.elements,
                 form.dtype.code,
                 op,
-                timeout_seconds,
-                bounded,
-                weight,
+                timeout_seconds or self.timeout_seconds,
+                bounded=bounded and self.config.bounded and not self._grid,
+                weight=weight,
                 stream=stream,
-                patience_bytes=patience_bytes,
-                repairs=repairs,
-                slack=slack,
+                step=self._step,
+                scale=scale,
+                stays_readable=stays_readable,
                 wide=form.wide,
                 wide_values=form.values,
                 rounding_seed=form.seed,
             )
-            operation = Operation(self, number, form, keep_alive, finish)
+            self._lends |= stays_readable
+            operation = Operation(self, number, form, stays_readable, keep_alive, finish)
             self._in_flight[number] = operation
         return operation
+
+    def keep(self, form: Travelling, keep_alive: object) -> None:
+        """Called by an operation with ``stays_readable`` when it has succeeded."""
+        self._readable.append((form, keep_alive))
+
+    def release(self) -> None:
+        """The memory of finished operations with ``stays_readable`` is about to be written to."""
+        if not self._lends:
+            return
+        ended = list(self._readable)
+        self.engine.release()
+        del self._readable[: len(ended)]
+        for form, _ in ended:
+            form.release()
 
     def settled(self, operation: Operation, raw: _core.Report) -> None:
         """Called by an operation, once, when its outcome is known."""
@@ -220,6 +255,7 @@ class Transport:
         for operation in list(self._in_flight.values()):
             operation.poll(0.0)
         self._in_flight.clear()
+        self._readable.clear()
         self.membership.clear()
         if self._log is not None:
             self._log.close()
@@ -229,12 +265,6 @@ class Transport:
         self._forms += 1
         seed = (self.seed + self._forms) * self.size + self.rank
         return travelling(wire, pointer, elements, dtype, seed % 2**64, self._idle)
-
-    def _may_be_bounded(self, size: int, gradient: bool) -> bool:
-        """Whether an operation has a deadline: the one rule for all who start any, asked by the thread that
-        starts it, because :func:`exact` holds there."""
-        long_enough = gradient or size >= self.config.bounded_min_bytes
-        return self.config.bounded and long_enough and not exact_requested()
 
     def _reap(self) -> None:
         """Settle operations that nobody waited for; the oldest end first, so this is cheap."""
@@ -246,10 +276,7 @@ class Transport:
 def _error_of(raw: _core.Report) -> OptiReduceError | None:
     if raw.error_code == 0:
         return None
-    if raw.error_code == _TIMED_OUT:
-        return OperationTimeout(raw.error, raw.ranks)
-    if raw.error_code == _MISMATCH:
-        return MismatchError(raw.error, raw.ranks)
-    if raw.error_code == _TOO_FEW:
-        return TooFewRanksError(raw.error, raw.ranks)
+    if raw.error_code in _ERRORS:
+        kind, advice = _ERRORS[raw.error_code]
+        return kind(raw.error + advice, raw.ranks)
     return PeerLeftError(raw.error, raw.ranks) if raw.ranks else ClosedError(raw.error)

@@ -1,14 +1,14 @@
 """Float32 that travels narrower than it is: a half or a quarter of the bytes, and of the time on a slow link.
 
-Contributions are rounded once on their way to the owner of their shard, who adds them to its own, which is
-not rounded, in float32, and the result once on its way back; the owner keeps what it sends, so that all ranks
-get the same. The engine rounds what it sends when it sends it, and widens what comes when it comes.
+Contributions are rounded once on their way to the owner of their shard. The owner adds them in float32 to its
+own, which is not rounded, and rounds the result once; it keeps what it sends, so that all ranks get the same.
+The engine rounds values when it sends them, and widens them when they arrive.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,128 +24,66 @@ _INT8_BLOCK = DType(4, _core.INT8_BLOCK_BYTES)
 _MOST_IDLE = 16  # buffers kept for later; more operations than that are rarely in flight
 
 
-class Travelling(Protocol):
-    """What one operation reduces in place of the caller's memory."""
+class Travelling:
+    """What one operation reduces: the caller's memory itself, as it is."""
 
-    dtype: DType
-    elements: int
-    wide: int
-    """The caller's float32, which the engine rounds and gets the result itself; 0: they are what travels."""
-    values: int
-    """Of them."""
-    seed: int
-    """For rounding at random."""
-
-    @property
-    def pointer(self) -> int:
-        """Of its first element."""
-        ...
-
-    def narrow(self) -> None:
-        """Round the caller's values: for those who reduce without the engine."""
-        ...
-
-    def widen(self) -> None:
-        """Write the result back to the caller's memory, for the same."""
-        ...
-
-    def release(self) -> None:
-        """Its memory is not needed any more. Once, at the end."""
-        ...
-
-    def values_of(self, begin: int, count: int) -> tuple[int, int]:
-        """The values, first and number, that so many bytes from there stand for."""
-        ...
-
-
-class BFloat16:
-    """Half the bytes: the exponent of float32, 8 bits of precision, rounded to nearest, halves to even."""
-
-    dtype = DTYPES["bfloat16"]
-    seed = 0
-
-    def __init__(self, source: int, values: int, idle: IdleBuffers) -> None:
-        self.wide, self.values, self._idle = source, values, idle
-        self.elements = values
-        self._memory = idle.take(values * self.dtype.itemsize)
-
-    @property
-    def pointer(self) -> int:
-        """Of the first bfloat16."""
-        return int(self._memory.ctypes.data)
-
-    def narrow(self) -> None:
-        """To nearest."""
-        _core.bfloat16_encode(self.wide, self.values, self.pointer)
-
-    def widen(self) -> None:
-        """Exact: every bfloat16 is a float32."""
-        _core.bfloat16_decode(self.pointer, self.values, self.wide)
-
-    def release(self) -> None:
-        """For the next one."""
-        self._idle.give(self._memory)
-
-    def values_of(self, begin: int, count: int) -> tuple[int, int]:
-        """Two bytes each."""
-        return begin // self.dtype.itemsize, count // self.dtype.itemsize
-
-
-class Int8:
-    """About a quarter: blocks of 62 numbers of 8 bits with a common scale, rounded at random, right on
-    average."""
-
-    dtype = _INT8_BLOCK
-
-    def __init__(self, source: int, values: int, seed: int, idle: IdleBuffers) -> None:
-        self.wide, self.values, self.seed, self._idle = source, values, seed, idle
-        self.elements = -(-values // _core.INT8_BLOCK_VALUES)
-        self._memory = idle.take(self.elements * _core.INT8_BLOCK_BYTES)
-
-    @property
-    def pointer(self) -> int:
-        """Of the first block."""
-        return int(self._memory.ctypes.data)
-
-    def narrow(self) -> None:
-        """At random."""
-        _core.int8_encode(self.wide, self.values, self.seed, self.pointer)
-
-    def widen(self) -> None:
-        """What the blocks stand for; those that were lost are zeros."""
-        _core.int8_decode(self.pointer, self.values, self.wide)
-
-    def release(self) -> None:
-        """For the next one."""
-        self._idle.give(self._memory)
-
-    def values_of(self, begin: int, count: int) -> tuple[int, int]:
-        """Whole blocks; the last one may hold fewer."""
-        first = begin // _core.INT8_BLOCK_BYTES * _core.INT8_BLOCK_VALUES
-        most = count // _core.INT8_BLOCK_BYTES * _core.INT8_BLOCK_VALUES
-        return first, min(most, self.values - first)
-
-
-class AsItIs:
-    """No narrowing: the caller's memory itself."""
-
-    wide = values = seed = 0
+    wide = 0  # the caller's float32, which the engine rounds and writes the result to; 0: they travel
+    values = 0  # number of these
+    seed = 0  # for rounding at random
+    values_each = 1  # values of the caller in one element
 
     def __init__(self, pointer: int, elements: int, dtype: DType) -> None:
         self.pointer, self.elements, self.dtype = pointer, elements, dtype
 
     def narrow(self) -> None:
-        """It travels as it is."""
+        """Round the caller's values: for programs that reduce without the engine."""
 
     def widen(self) -> None:
-        """It never was narrow."""
+        """Write the result back to the caller's memory, for the same programs."""
 
     def release(self) -> None:
-        """It is the caller's."""
+        """Its memory is not needed any more. Once, at the end."""
 
     def values_of(self, begin: int, count: int) -> tuple[int, int]:
-        """One for each element."""
-        return begin // self.dtype.itemsize, count // self.dtype.itemsize
+        """The values, first and number, that so many bytes from there stand for; a last block may be partly
+        empty."""
+        first = begin // self.dtype.itemsize * self.values_each
+        most = count // self.dtype.itemsize * self.values_each
+        return first, min(most, (self.values or self.elements) - first)
+
+
+class _Narrow(Travelling):
+    def __init__(self, source: int, values: int, dtype: DType, idle: IdleBuffers) -> None:
+        elements = -(-values // self.values_each)
+        self._memory, self._idle = idle.take(elements * dtype.itemsize), idle
+        super().__init__(int(self._memory.ctypes.data), elements, dtype)
+        self.wide, self.values = source, values
+
+    def release(self) -> None:
+        self._idle.give(self._memory)
+
+
+class BFloat16(_Narrow):
+    """Half the bytes: the exponent of float32, 8 bits of precision, rounded to nearest, halves to even."""
+
+    def narrow(self) -> None:
+        _core.bfloat16_encode(self.wide, self.values, self.pointer)
+
+    def widen(self) -> None:
+        _core.bfloat16_decode(self.pointer, self.values, self.wide)
+
+
+class Int8(_Narrow):
+    """About a quarter: blocks of 62 numbers of 8 bits with a common scale, rounded at random, right on
+    average."""
+
+    values_each = _core.INT8_BLOCK_VALUES
+
+    def narrow(self) -> None:
+        _core.int8_encode(self.wide, self.values, self.seed, self.pointer)
+
+    def widen(self) -> None:
+        _core.int8_decode(self.pointer, self.values, self.wide)
 
 
 class IdleBuffers:
@@ -170,26 +108,24 @@ class IdleBuffers:
             del self._idle[:-_MOST_IDLE]
 
 
-def effective_wire(wire: Wire, hosts: int, gradient: bool) -> Wire:
-    """What ``auto`` means: between hosts the network is slower than rounding is, on one host it is not. And
-    what is not certainly a gradient may be parameters, which training changes by less than bfloat16 shows."""
-    if wire != "auto":
-        return wire
-    return "bf16" if hosts > 1 and gradient else "fp32"
+def effective_wire(wire: Wire, hosts: int) -> Wire:
+    """What ``auto`` means: between hosts the network is slower than rounding is, on one host it is not."""
+    return ("bf16" if hosts > 1 else "fp32") if wire == "auto" else wire
 
 
 def travelling(
     wire: Wire, pointer: int, elements: int, dtype: DType, seed: int, idle: IdleBuffers
 ) -> Travelling:
     """The form in which memory travels. Only float32 is narrowed."""
-    narrows = dtype == DTYPES["float32"]
-    if wire == "bf16" and narrows:
-        return BFloat16(pointer, elements, idle)
-    if wire == "int8" and narrows:
-        return Int8(pointer, elements, seed, idle)
-    return AsItIs(pointer, elements, dtype)
+    if dtype != DTYPES["float32"] or wire not in ("bf16", "int8"):
+        return Travelling(pointer, elements, dtype)
+    if wire == "bf16":
+        return BFloat16(pointer, elements, DTYPES["bfloat16"], idle)
+    form = Int8(pointer, elements, _INT8_BLOCK, idle)
+    form.seed = seed
+    return form
 
 
 def lost_values(raw: _core.Report, form: Travelling) -> Lost:
-    """What did not come back, in values of the caller's memory."""
-    return [form.values_of(begin, count) for stage, _, begin, count in raw.holes if stage == "reduced"]
+    """Best effort only: what did not come back, in values of the caller's memory."""
+    return [form.values_of(begin, count) for stage, _, begin, count in raw.holes if stage != "contribution"]

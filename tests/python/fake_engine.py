@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from optireduce import Communicator, Config, attach, transport
 
 DEFAULTS: dict[str, Any] = {
     "elapsed_seconds": 0.25,
+    "stood_still_seconds": 0.0,
     "repaired_bytes": 0,
     "bounded": True,
     "closed_by": "complete",
-    "contributions_lost_bytes": 0,
-    "reduced_lost_bytes": 0,
-    "lost_by_peer": [],
-    "absent": [],
-    "bound_seconds": 0.0,
-    "early_seconds": 0.0,
-    "early_fraction": 0.0,
+    "view": 0,
+    "members": [0],
+    "excluded": [],
+    "void_bytes": 0,
+    "carried_bytes": 0,
+    "residual_bytes": 0,
+    "dropped_bytes": 0,
+    "oldest_steps": 0,
+    "non_finite": [],
+    "waited_for": None,
+    "waited_seconds": 0.0,
+    "behind_seconds": 0.0,
+    "deadline_seconds": 0.0,
+    "usual_seconds": 0.0,
     "incast": 0,
     "window_bytes": 0,
     "rtt_seconds": 0.0,
-    "rate_bytes_per_second": 0.0,
-    "stood_still_seconds": 0.0,
-    "quorum_wait_seconds": 0.0,
-    "corrected_bytes": 0,
-    "non_finite": [],
-    "behind_seconds": 0.0,
+    "bytes_per_second": 0.0,
+    "lost_contribution_bytes": 0,
+    "lost_decision_bytes": 0,
+    "holes": [],
+    "early_seconds": 0.0,
+    "early_fraction": 0.0,
     "error_code": 0,
     "error": "",
     "ranks": [],
@@ -45,13 +55,16 @@ def raw_report(operation: int = 0, size: int = 0, **others: Any) -> Any:
 
 
 class FakeEngine:
-    """Every operation is done at once. ``outcome`` is what is reported of it, ``new_events`` what comes with
-    the next one."""
+    """Every operation of a group of one is done at once. ``outcome`` is what is reported of it,
+    ``new_events`` what comes with the next one, ``residuals`` what is kept for each stream."""
 
     def __init__(self) -> None:
         self.calls: list[SimpleNamespace] = []
         self.outcome: dict[str, Any] = {}
-        self.new_events: list[tuple[str, int, int]] = []
+        self.new_events: list[tuple[str, int, int, int]] = []
+        self.residuals: dict[int, np.ndarray[Any, Any]] = {}
+        self.releases = 0
+        self.fixed_membership: bool | None = None
 
     def all_reduce(
         self,
@@ -60,26 +73,44 @@ class FakeEngine:
         dtype: int,
         op: int,
         timeout_seconds: float,
+        *,
         bounded: bool,
         weight: int,
-        *,
         stream: int,
-        patience_bytes: int,
-        repairs: bool,
-        slack: float,
+        step: int,
+        scale: float,
+        stays_readable: bool,
         wide: int,
         wide_values: int,
         rounding_seed: int,
     ) -> int:
-        self.calls.append(
-            SimpleNamespace(elements=elements, bounded=bounded, weight=weight, stream=stream, slack=slack)
+        sizes = (4, 8, 2, 2, 64)
+        call = SimpleNamespace(
+            pointer=pointer,
+            elements=elements,
+            dtype=dtype,
+            bounded=bounded,
+            weight=weight,
+            stream=stream,
+            step=step,
+            scale=scale,
+            stays_readable=stays_readable,
+            releases=self.releases,
+            contribution=ctypes.string_at(pointer, elements * sizes[dtype]),
         )
+        self.calls.append(call)
         return len(self.calls) - 1
 
     def wait(self, operation: int, timeout_seconds: float) -> Any:
         return raw_report(operation, self.calls[operation].elements * 4, **self.outcome)
 
-    def events(self) -> list[tuple[str, int, int]]:
+    def release(self) -> None:
+        self.releases += 1
+
+    def take_residual(self, stream: int) -> tuple[int, float, bytes]:
+        return 0, 1.0, self.residuals.pop(stream, np.empty(0, np.float32)).tobytes()
+
+    def events(self) -> list[tuple[str, int, int, int]]:
         found, self.new_events = self.new_events, []
         return found
 
@@ -90,26 +121,41 @@ class FakeEngine:
         pass
 
 
-def fake_engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+def fake_engine(monkeypatch: pytest.MonkeyPatch, grid: bool = False) -> FakeEngine:
     """The engine that groups formed from now on in this test get."""
     engine = FakeEngine()
-    monkeypatch.setattr(transport, "connect", lambda *_: (engine, 1, 1))
+
+    def connect(*told: Any) -> tuple[Any, ...]:
+        engine.fixed_membership = told[-1]
+        return engine, 1, 1, grid
+
+    monkeypatch.setattr(transport, "connect", connect)
     return engine
 
 
 @contextmanager
-def fake_session(monkeypatch: pytest.MonkeyPatch, config: Config) -> Iterator[tuple[Any, Any, FakeEngine]]:
-    """A small DDP model in a group of one, what attach() made of it, and the fake below."""
+def fake_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    """A Gloo group of one as the world, and the fake below every session in it."""
     torch = pytest.importorskip("torch")
     engine = fake_engine(monkeypatch)
     dist = torch.distributed
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
-        with attach(model, config) as session:
-            yield model, session, engine
+        yield engine
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def fake_session(
+    monkeypatch: pytest.MonkeyPatch, config: Config | None = None, module: Any = None, **options: Any
+) -> Iterator[tuple[Any, Any, FakeEngine]]:
+    """A small DDP model in a group of one, what attach() made of it, and the fake below."""
+    torch = pytest.importorskip("torch")
+    with fake_world(monkeypatch) as engine:
+        model = torch.nn.parallel.DistributedDataParallel(module or torch.nn.Linear(8, 8), **options)
+        with attach(model, config or Config(interface="lo")) as session:
+            yield model, session, engine
 
 
 def fake_group(

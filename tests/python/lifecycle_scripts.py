@@ -79,7 +79,7 @@ join(file, timeout=20.0)
 model = DistributedDataParallel(torch.nn.Linear(4, 2))
 session = optireduce.attach(model, CONFIG)
 for step in range(50):
-    model(torch.ones(1, 4)).sum().backward()
+    model(torch.ones(2, 4)).sum().backward()
     if rank == 1 and step == 5:
         raise ValueError("a mistake of rank 1")
 print("all steps")

@@ -17,7 +17,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from optireduce import Communicator, Config
+from optireduce import Communicator, Config, Report
+from optireduce.dtypes import DTYPES, OPS
 
 LIMIT_SECONDS = 100.0
 LOOPBACK = Config(interface="lo", timeout_seconds=30.0, linger_seconds=0.5)
@@ -105,6 +106,15 @@ def group_results(size: int, body: Callable[[Communicator], Any], config: Config
         if isinstance(result, BaseException):
             raise result
     return found
+
+
+def narrow_mean(communicator: Communicator, values: Any) -> Report:
+    """Average float32 in place in the form of ``Config.wire``, as gradients travel."""
+    operation = communicator._transport.start(
+        values.ctypes.data, values.size, DTYPES["float32"], OPS["mean"], narrow=True, keep_alive=values
+    )
+    operation.wait()
+    return operation.result()
 
 
 class ProcessPool:

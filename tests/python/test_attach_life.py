@@ -19,7 +19,7 @@ import optireduce
 
 OnRanks = Callable[..., list[Any]]
 WIDTH = 64
-QUIET = replace(CONFIG, warmup_operations=3, warmup_steps=0)
+QUIET = replace(CONFIG, linger_seconds=0.5)
 
 
 def trained(with_optimizer: bool, close: bool) -> list[weakref.ref[Any]]:
@@ -31,7 +31,7 @@ def trained(with_optimizer: bool, close: bool) -> list[weakref.ref[Any]]:
         model(torch.randn(4, WIDTH)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    session.synchronize()
+    session.flush()
     if close:
         session.close()
     return [weakref.ref(held) for held in (model, model.module[0].weight, optimizer, session)]
@@ -66,7 +66,7 @@ def outlives_its_model(rank: int, size: int, directory: str) -> str:
     with process_group("gloo", rank, size, directory):
         session = optireduce.attach(DistributedDataParallel(nn.Linear(WIDTH, WIDTH)), QUIET)
         with pytest.raises(optireduce.ClosedError) as raised:
-            session.synchronize()
+            session.flush()
         session.close()
         return str(raised.value)
 

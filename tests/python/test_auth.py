@@ -6,7 +6,6 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from optireduce.simulation import Hostile, Link, Network, Simulation
 
 SECRET = bytes(range(SECRET_BYTES))
 MTU = 1500
-VERSION, STATUS, PING, PONG, REQUEST, REJECT, REDUCED = 3, 4, 5, 6, 3, 7, 2
-TYPES = range(1, 11)
+VERSION, CONTRIBUTION, DECISION, REQUEST, STATUS, PING, REJECT = 4, 1, 2, 3, 4, 5, 6
+TYPES = range(1, 10)
 ECHO = 8
 
 
@@ -36,11 +35,11 @@ def packet(
 ) -> bytes:
     """Of rank 1 to rank 0, about operation 0 of 16 float32 (sum), with an echo of nothing that was sent."""
     header = struct.pack(
-        "<BBHIIBBHIHHIIIBBHIHH",
-        *(VERSION, kind, 1, 0, 16, 0, ECHO, len(payload), 0, 1 if kind == REDUCED else 0),
+        "<BBHIIBBHIHHIIIBBBxIHxxQ",
+        *(VERSION, kind, 1, 0, 16, 0, ECHO, len(payload), 0, 1 if kind == DECISION else 0),
         *(0, timestamp, 0, 0, 0, 0, 0, 0, 0, 1),
     )
-    assert len(header) == 48
+    assert len(header) == 56
     tag = struct.unpack("<Q", SECRET[:8])[0] if token else siphash(receiver_key(0), header + payload)
     return header + struct.pack("<Q", tag ^ tag_error) + payload
 
@@ -82,14 +81,14 @@ class Stranger:
         begins = threading.Thread(target=lambda: silent.append(self.engine.begin(MTU, [0, 1 << 20], 10.0)))
         begins.start()
         self.receive(PING)
-        self.send(PONG)
+        self.send(STATUS)
         begins.join()
         assert silent == [[]]
 
     def settled_stats(self) -> dict[str, int | float]:
         """Counters when all that was sent has been looked at: packets of one socket are read in order."""
         self.send(PING)
-        self.receive(PONG)
+        self.receive(STATUS)
         return self.engine.stats()
 
     def close(self) -> None:
@@ -106,7 +105,7 @@ def stranger() -> Iterator[Stranger]:
 
 def payload_of(kind: int) -> bytes:
     """What a packet of this type carries."""
-    if kind in (1, REDUCED):
+    if kind in (CONTRIBUTION, DECISION):
         return np.ones(16, np.float32).tobytes()
     if kind == REQUEST:
         return struct.pack("<IB3x", 0, 2)
@@ -203,7 +202,6 @@ def test_ranks_use_what_auto_means_for_their_addresses(
         raise Seen
 
     monkeypatch.setattr(connect, "Engine", engine)
-    monkeypatch.setattr(connect, "EngineOptions", SimpleNamespace)
     own = threading.local()
     monkeypatch.setattr(connect, "local_address", lambda interface, master: addresses[own.rank])
     store = MemoryStore()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from types import SimpleNamespace
+import copy
+import pickle
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -34,24 +35,26 @@ from optireduce import Communicator, Config, ConfigError, ConnectError, connect
         ("impairment_seed", -1, "integer"),
         ("interface", None, "string"),
         ("bounded", "yes", "True or False"),
-        ("bounded_min_bytes", -1, "0 to"),
         ("warmup_operations", 2, "from 3"),
         ("bound_percentile", 49.0, "50 to 100"),
         ("bound_percentile", 100.5, "50 to 100"),
         ("bound_least", 0.9, "1 to 10"),
         ("bound_least", 1.5, "bound_most = 1.4"),
         ("bound_most", 11.0, "1 to 10"),
-        ("repair", None, "True or False"),
-        ("absent_after", 0, "from 1"),
         ("min_ranks", -1, "0 to 65535"),
         ("quorum_seconds", -1.0, "0 to 1e+07"),
         ("operation_log", 7, "string"),
-        ("resync_steps", -1, "from 0"),
         ("halt_after", 0, "from 1"),
         ("skip_above", 1.5, "0 to 1"),
         ("hadamard", "maybe", "'off', 'on', 'auto'"),
-        ("late_repair", 1, "True or False"),
+        ("hadamard", "on", "delivery = 'carry'"),
         ("auth", "none", "'auto', 'mac', 'token'"),
+        ("delivery", "lossy", "'carry', 'best-effort'"),
+        ("max_lag", 0, "from 1"),
+        ("exclude_at_most", 1.5, "0 to 1"),
+        ("exact_silence_seconds", 0.0, "0.05"),
+        ("log_bytes", 0, "65536"),
+        ("groups", 0, "'auto' or an integer from 1"),
     ],
 )
 def test_bad_value_is_named(field: str, value: object, expected: str) -> None:
@@ -68,26 +71,27 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"drop": "0.25", "duplicate": "0.125", "reorder": "0.5", "spin_seconds": "0.001"}
     samples |= {"window_bytes": "8192", "receive_buffer_bytes": "20000", "early_bytes": "70000"}
     samples |= {"connect_timeout_seconds": "3", "linger_seconds": "4", "impairment_seed": "9"}
-    samples |= {"bounded": "no", "bounded_min_bytes": "0", "warmup_operations": "3", "repair": "false"}
-    samples |= {"bound_percentile": "99", "bound_least": "1", "bound_most": "2.5", "absent_after": "1"}
+    samples |= {"bounded": "no", "delivery": "best-effort", "warmup_operations": "3"}
+    samples |= {"bound_percentile": "99", "bound_least": "1", "bound_most": "2.5", "max_lag": "5"}
     samples |= {"min_ranks": "2", "quorum_seconds": "1.5", "operation_log": "/tmp/a,b-{rank}.jsonl"}
-    samples |= {"late_repair": "0", "shuffle": "0", "resync_steps": "7", "resync_optimizer": "1"}
+    samples |= {"shuffle": "0", "log_bytes": "100000", "exclude_at_most": "0.1", "exact_silence_seconds": "3"}
     samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "auth": "mac"}
-    samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4", "warmup_steps": "9"}
+    samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
-        late_repair=False,
         shuffle=False,
-        resync_steps=7,
-        resync_optimizer=True,
+        delivery="best-effort",
+        log_bytes=100_000,
+        max_lag=5,
+        exclude_at_most=0.1,
+        exact_silence_seconds=3.0,
         hadamard="on",
         wire="bf16",
         auth="mac",
         multicast="auto",
         multicast_ttl=2,
         groups=4,
-        warmup_steps=9,
         skip_above=0.25,
         halt_after=3,
         interface="eth7",
@@ -106,13 +110,10 @@ def test_every_field_is_read_from_its_variable() -> None:
         linger_seconds=4.0,
         impairment_seed=9,
         bounded=False,
-        bounded_min_bytes=0,
         warmup_operations=3,
         bound_percentile=99.0,
         bound_least=1.0,
         bound_most=2.5,
-        repair=False,
-        absent_after=1,
         min_ranks=2,
         quorum_seconds=1.5,
         operation_log="/tmp/a,b-{rank}.jsonl",
@@ -168,7 +169,8 @@ def test_config_cannot_change_behind_the_groups_back() -> None:
     ("field", "value", "usual"),
     [
         ("bounded", False, True),
-        ("bounded_min_bytes", 1, 65_536),
+        ("delivery", "best-effort", "carry"),
+        ("max_lag", 3, 2),
         ("warmup_operations", 30, 20),
         ("min_ranks", 3, 0),
         ("auth", "mac", "auto"),
@@ -196,7 +198,6 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
         raise ConfigError("enough seen")
 
     monkeypatch.setattr(connect, "Engine", engine)
-    monkeypatch.setattr(connect, "EngineOptions", SimpleNamespace)
     for min_ranks in (0, 1, 5):
         with pytest.raises(ConfigError, match="enough seen"):
             Communicator(0, 1, config=Config(min_ranks=min_ranks))
@@ -206,3 +207,30 @@ def test_a_small_group_does_not_need_more_ranks_than_it_has(monkeypatch: pytest.
 def test_a_choice_from_the_environment_is_checked() -> None:
     with pytest.raises(ConfigError, match="hadamard = 'maybe' is not usable: it must be one of 'off'"):
         Config.from_env({"OPTIREDUCE_HADAMARD": "maybe"})
+
+
+GONE = ["bounded_min_bytes", "warmup_steps", "repair", "late_repair", "absent_after"]
+GONE += ["resync_steps", "resync_optimizer"]
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_setting_that_is_gone_is_refused_with_the_reason(name: str) -> None:
+    variable = f"OPTIREDUCE_{name.upper()}"
+    with pytest.raises(ConfigError, match=f"^{name} is no longer a setting: .+; remove it$"):
+        Config(**{name: 1})
+    with pytest.raises(ConfigError, match=f"^{name} is no longer a setting: "):
+        Config.from_env({}, **{name: 1})
+    with pytest.raises(ConfigError, match=f"^{variable} is no longer a setting: .+; remove it$"):
+        Config.from_env({variable: "1"})
+    assert Config.from_env({variable: ""}) == Config()
+
+
+def test_a_name_that_never_was_a_setting_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'windows'"):
+        Config(windows=3)  # type: ignore[call-arg]
+
+
+def test_a_config_can_be_copied_and_sent() -> None:
+    config = Config(mtu=1400)
+    assert pickle.loads(pickle.dumps(config)) == config == copy.deepcopy(config)
+    assert replace(config, wire="bf16") == Config(mtu=1400, wire="bf16")

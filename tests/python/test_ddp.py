@@ -18,7 +18,7 @@ import optireduce
 
 OnRanks = Callable[..., list[Any]]
 STEPS = 50
-EXACT = replace(CONFIG, bounded=False)  # a busy machine may lose something at a deadline
+EXACT = replace(CONFIG, bounded=False)  # a deadline moves contributions to later steps
 
 
 class Model(nn.Module):
@@ -65,7 +65,7 @@ def train(
         if session is not None:
             assert session.last_step is not None
             assert session.last_step.step == step
-            assert session.last_step.loss_share == 0.0
+            assert session.last_step.excluded_share == 0.0
             assert session.last_step.bytes == 4 * sum(p.numel() for p in model.parameters())
     return torch.cat([p.detach().flatten() for p in model.parameters()]).clone(), session
 

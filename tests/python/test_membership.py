@@ -1,4 +1,4 @@
-"""Whoever trains must hear which ranks are no longer waited for; what callbacks do may not stop training."""
+"""Whoever trains must hear which ranks were removed; what callbacks do may not stop training."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import optireduce
 from optireduce import Communicator, Config, MembershipEvent
 from optireduce.membership import Membership
 
-ABSENT = ("absent", 2, 117)
-BACK = ("back", 2, 140)
+REMOVED = ("removed", 2, 1, 117)
+RETURNED = ("returned", 2, 2, 140)
 
 
 def reduce_once(communicator: Communicator) -> None:
@@ -30,9 +30,9 @@ def test_callbacks_get_events_in_order_with_the_operation_that_brings_them(
     communicator.on_membership(seen.append)
     reduce_once(communicator)
     assert seen == []
-    engine.new_events = [ABSENT, BACK]
+    engine.new_events = [REMOVED, RETURNED]
     reduce_once(communicator)
-    assert seen == [MembershipEvent("absent", 2, 117), MembershipEvent("back", 2, 140)]
+    assert seen == [MembershipEvent("removed", 2, 1, 117), MembershipEvent("returned", 2, 2, 140)]
 
 
 def test_a_process_group_tells_its_events_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_a_process_group_tells_its_events_too(monkeypatch: pytest.MonkeyPatch) -
     group = OptiReduceGroup(store, 0, 1, timedelta(seconds=20), Config(interface="lo"))
     seen: list[MembershipEvent] = []
     optireduce.on_membership(seen.append, group)
-    engine.new_events = [ABSENT]
+    engine.new_events = [REMOVED]
     group.allreduce([torch.zeros(4)], torch.distributed.AllreduceOptions()).wait()
     group.shutdown()
     assert [event.rank for event in seen] == [2]
@@ -56,7 +56,7 @@ def test_events_of_an_operation_that_failed_are_told_too(monkeypatch: pytest.Mon
     communicator, engine = fake_group(monkeypatch)
     seen: list[MembershipEvent] = []
     communicator.on_membership(seen.append)
-    engine.new_events = [ABSENT]
+    engine.new_events = [REMOVED]
     engine.outcome = {"error_code": 4, "error": "too few", "ranks": [2]}
     with pytest.raises(RuntimeError, match="too few"):
         reduce_once(communicator)
@@ -64,16 +64,14 @@ def test_events_of_an_operation_that_failed_are_told_too(monkeypatch: pytest.Mon
 
 
 def test_the_log_says_it_in_words(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    communicator, engine = fake_group(monkeypatch, Config(absent_after=4))
-    engine.new_events = [ABSENT, BACK]
+    communicator, engine = fake_group(monkeypatch)
+    engine.new_events = [REMOVED, RETURNED, ("left behind", 0, 3, 150)]
     reduce_once(communicator)
-    assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
-        (
-            "optireduce",
-            logging.WARNING,
-            "rank 2 has not contributed for 4 operations (up to operation 117): no longer waited for",
-        ),
-        ("optireduce", logging.WARNING, "rank 2 is back at operation 140: waited for again"),
+    assert {(record.name, record.levelno) for record in caplog.records} == {("optireduce", logging.WARNING)}
+    assert [record.getMessage() for record in caplog.records] == [
+        "rank 2 was removed from the group, because it left or is silent (view 1, from operation 117 on)",
+        "rank 2 has returned to the group (view 2, from operation 140 on)",
+        "rank 0 was left behind by the group: it missed too much to return (view 3, from operation 150 on)",
     ]
 
 
@@ -88,7 +86,7 @@ def test_a_callback_that_fails_is_logged_and_harms_nobody(
 
     communicator.on_membership(broken)
     communicator.on_membership(seen.append)
-    engine.new_events = [ABSENT, BACK]
+    engine.new_events = [REMOVED, RETURNED]
     reduce_once(communicator)
     assert len(seen) == 2
     assert caplog.text.count("KeyError: 'what the callback did wrong'") == 2
@@ -100,7 +98,7 @@ def test_a_callback_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     remove = communicator.on_membership(seen.append)
     remove()
     remove()
-    engine.new_events = [ABSENT]
+    engine.new_events = [REMOVED]
     reduce_once(communicator)
     assert seen == []
 
@@ -118,22 +116,22 @@ def test_a_callback_may_start_operations(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def callback(event: MembershipEvent) -> None:
         seen.append(("in", event.kind))
-        if event.kind == "absent":
-            engine.new_events = [BACK]
+        if event.kind == "removed":
+            engine.new_events = [RETURNED]
             reduce_once(communicator)
         seen.append(("out", event.kind))
 
     communicator.on_membership(callback)
-    engine.new_events = [ABSENT]
+    engine.new_events = [REMOVED]
     done = threading.Thread(target=reduce_once, args=(communicator,), daemon=True)
     done.start()
     done.join(20.0)
-    assert seen == [("in", "absent"), ("out", "absent"), ("in", "back"), ("out", "back")]
+    assert seen == [("in", "removed"), ("out", "removed"), ("in", "returned"), ("out", "returned")]
 
 
 def test_threads_that_end_operations_together_deliver_one_event_at_a_time() -> None:
-    events = [[ABSENT], [BACK]]
-    membership = Membership(lambda: events.pop(0) if events else [], absent_after=3)
+    events = [[REMOVED], [RETURNED]]
+    membership = Membership(lambda: events.pop(0) if events else [])
     inside, go_on = threading.Event(), threading.Event()
     seen: list[str] = []
 
@@ -150,4 +148,4 @@ def test_threads_that_end_operations_together_deliver_one_event_at_a_time() -> N
     assert seen == []
     go_on.set()
     first.join(20.0)
-    assert seen == ["absent", "back"]
+    assert seen == ["removed", "returned"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from ranks import LOOPBACK, MemoryStore, group_outcomes, group_results, outcomes
 
-from optireduce import Communicator, Config, ConfigError, ConnectError, exact, multicast
+from optireduce import Communicator, Config, ConfigError, ConnectError, multicast
 from optireduce.simulation import GroupOutage, Network, Simulation
 
 REQUIRED = replace(LOOPBACK, multicast="on")
@@ -74,8 +74,7 @@ def test_auto_tries_it_only_where_it_could_pay(
 
 def reduce(group: Communicator) -> dict[str, Any]:
     array = np.full(400_000, group.rank + 1, dtype=np.float32)
-    with exact():
-        group.all_reduce(array, op="sum")
+    group.all_reduce(array, op="sum")
     assert (array == group.size * (group.size + 1) / 2).all()
     return group.stats()
 
@@ -147,12 +146,11 @@ def test_many_unheard_ranks_make_a_short_text() -> None:
 
 
 def test_giving_it_up_later_is_for_the_log_and_not_for_membership(caplog: pytest.LogCaptureFixture) -> None:
-    engine: Any = SimpleNamespace(events=lambda: [("absent", 1, 7), ("unreached", 2, 9)])
+    engine: Any = SimpleNamespace(events=lambda: [("removed", 1, 1, 7), ("unreached", 2, 1, 9)])
     with caplog.at_level(logging.WARNING, logger="optireduce"):
-        assert multicast.take_events(engine) == [("absent", 1, 7)]
+        assert multicast.take_events(engine) == [("removed", 1, 1, 7)]
     assert [record.message for record in caplog.records] == [
-        "multicast hardly reaches rank 2 any more (operation 9): what is reduced goes to each rank singly "
-        "from now on"
+        "multicast hardly reaches rank 2 any more (operation 9): decisions go to each rank singly from now on"
     ]
 
 

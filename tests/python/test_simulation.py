@@ -278,6 +278,7 @@ def test_an_operation_may_follow_the_one_before() -> None:
         (Network(2, pauses=[Pause(2, 0.0, 1.0)]), "pause"),
         (Network(2, cuts=[Cut(0, 5, 0.0, 1.0)]), "cut"),
         (Network(2, coalesce=-0.1), "coalesce"),
+        (Network(2, exclude_at_most=1.5), "exclude_at_most = 1.5"),
         (Network(2, link=Link(spike=-0.1)), "spike"),
         (Network(2, egress=Port(bits_per_second=-1.0)), "egress's bits_per_second"),
         (Network(2, ingress=Port(1e9, queue_bytes=100)), "ingress's queue_bytes"),
@@ -292,7 +293,8 @@ def test_an_operation_may_follow_the_one_before() -> None:
         (Network(2, warmup_operations=0), "warmup_operations = 0"),
         (Network(2, bound_percentile=101.0), "bound_percentile = 101"),
         (Network(2, bound_least=2.0, bound_most=1.5), "bound_least = 2"),
-        (Network(2, absent_after=0), "absent_after = 0"),
+        (Network(2, max_lag=0), "max_lag = 0"),
+        (Network(2, delivery="none"), "delivery = 'none'"),  # type: ignore[arg-type]
         (Network(2, min_ranks=-1), "min_ranks = -1"),
     ],
 )
