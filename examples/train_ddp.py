@@ -78,8 +78,9 @@ for epoch in range(args.epochs):
             accuracy = (model.module(images[1500:]).argmax(1) == labels[1500:]).float().mean()
         print(f"epoch {epoch}: loss {loss.item():.4f}, accuracy on unseen images {accuracy:.3f}")
 
-# 6. What the transport did.
+# 6. Apply the contributions that missed the deadline of their own step, and see what the transport did.
 if session is not None:
+    session.flush(optimizer)
     if rank == 0:
         print(f"last step: {session.last_step}")
     session.close()

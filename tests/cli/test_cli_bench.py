@@ -55,7 +55,6 @@ def test_gloo_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "CPU s/GB",
         "of raw UDP",
         "drops",
-        "lost",
     ):
         assert heading in table
 
@@ -68,7 +67,6 @@ def test_both_backends_side_by_side(tmp_path: Path) -> None:
     results = document["results"]
     assert isinstance(results, list)
     assert [(r["backend"], r["wrong"]) for r in results] == [("gloo", 0), ("optireduce", 0)]
-    assert [r["lost_share"] for r in results] == [None, 0.0]  # six operations: all of the warm-up
     assert results[1]["ratio"]["lowest"] <= results[1]["ratio"]["median"] <= results[1]["ratio"]["highest"]
 
 

@@ -25,10 +25,9 @@ def block(
     *seconds: float,
     cpu: float = 1.0,
     drops: int | None = None,
-    lost: int | None = None,
     size: int = 1000,
 ) -> Block:
-    return Block(backend, size, round_index, seconds, cpu, drops, lost)
+    return Block(backend, size, round_index, seconds, cpu, drops)
 
 
 def test_percentile_is_a_value_that_occurred() -> None:
@@ -79,8 +78,8 @@ def test_rows_come_by_size_then_backend_and_hold_the_right_blocks() -> None:
         Verified("b", 1000, 3),
         Verified("a", 1000, 0),
         block("a", 0, 2.0, 4.0, cpu=1.0),
-        block("b", 0, 1.0, 1.0, cpu=0.5, drops=2, lost=300),
-        block("b", 1, 1.0, 3.0, cpu=0.5, drops=1, lost=500),
+        block("b", 0, 1.0, 1.0, cpu=0.5, drops=2),
+        block("b", 1, 1.0, 3.0, cpu=0.5, drops=1),
         block("a", 1, 3.0, 3.0, cpu=1.0),
         Verified("a", 2000, 0),
         Verified("b", 2000, 0),
@@ -92,8 +91,6 @@ def test_rows_come_by_size_then_backend_and_hold_the_right_blocks() -> None:
     a, b = rows[:2]
     assert (a.p50, a.p99, a.iterations, a.wrong, a.socket_drops) == (3.0, 4.0, 4, 0, None)
     assert (b.p50, b.p99, b.wrong, b.socket_drops) == (1.0, 3.0, 3, 3)
-    assert a.lost_share is None
-    assert b.lost_share == pytest.approx(800 / (4 * 4 * 1000))
     assert a.ratio == Spread(1.0, 1.0, 1.0)
     assert b.ratio == Spread(2.25, 1.5, 3.0)
     assert a.algbw == pytest.approx(1000 / 3)

@@ -41,7 +41,7 @@ def test_an_interval_in_words() -> None:
 
 def point(lost: float, low: float) -> dict[str, object]:
     speedup = (low + 0.1, Interval(low, low + 0.2))
-    return {"lost": lost, "speedup_to_exact": speedup, "speedup_to_gloo": speedup}
+    return {"deadline": "x", "lost": lost, "speedup_to_exact": speedup, "speedup_to_gloo": speedup}
 
 
 @pytest.mark.parametrize(

@@ -331,19 +331,30 @@ def report(seconds: float, holes: list[tuple[str, int, int, int]], closed_by: st
         incast=7,
         window_bytes=10,
         early_fraction=0.5,
-        bound_seconds=2 * seconds,
+        deadline_seconds=2 * seconds,
+        excluded=[],
     )
 
 
 def test_an_operation_takes_as_long_as_its_slowest_rank_and_loses_what_is_in_holes() -> None:
     measured = Measured()
-    hole = ("reduced", 1, 0, 40)
+    hole = ("decision", 1, 0, 40)
     note(measured, [report(1.0, [hole], "early"), report(3.0, [hole, hole], "deadline")])
     assert measured.seconds == [3.0]
     assert measured.lost == [pytest.approx(120 / 2000)]  # two stages, one other rank
     assert measured.repaired == [pytest.approx(0.1)]
     assert measured.closed_by == {"complete": 0, "early": 1, "deadline": 1}
-    assert measured.bound_seconds == [6.0]
+    assert measured.deadline_seconds == [6.0]
+    assert measured.without_early == [3.0]  # 2.0 and 3.0: the rank that ended early waits, the other did
+
+
+def test_an_excluded_contribution_counts_once_however_many_ranks_tell_of_it() -> None:
+    told = [report(1.0, [], "deadline") for _ in range(2)]
+    for one in told:
+        one.excluded = [(1, 100)]
+    measured = Measured()
+    note(measured, told)
+    assert measured.lost == [pytest.approx(100 / 2000)]
 
 
 QUIET = Environment("quiet", 1e9, 50e-6, 256 * 1024)
@@ -353,22 +364,18 @@ SHORT = Loop(measured=3, settling=22, elements=16 * 1024, compute_seconds=1e-3)
 def test_only_operations_after_the_settling_count() -> None:
     done: list[int] = []
     measured = run_loop(QUIET.network(0), SHORT, done.append)
-    assert len(measured.seconds) == len(measured.bound_seconds) == SHORT.measured
+    assert len(measured.seconds) == len(measured.deadline_seconds) == SHORT.measured
     assert sum(done) == SHORT.operations == 25
-    assert measured.first_bound_seconds > 0
     assert measured.lost == [0.0] * 3
 
 
-def test_without_early_ends_none_is_early() -> None:
+def test_best_effort_ends_early_where_packets_are_lost() -> None:
     lossy = Environment("lossy", 1e9, 50e-6, 256 * 1024, loss=0.01)
     loop = Loop(measured=15, settling=60, elements=64 * 1024, compute_seconds=1e-3)
-    waits = Loop(15, 60, 64 * 1024, 1e-3, ends_early=False)
-    ended = [
-        run_loop(lossy.network(0, repair=False, late_repair=False), each, lambda _: None).closed_by["early"]
-        for each in (loop, waits)
-    ]
-    assert ended[0] > 0
-    assert ended[1] == 0
+    measured = run_loop(lossy.network(0, delivery="best-effort"), loop, lambda _: None)
+    assert measured.closed_by["early"] > 0
+    assert sum(measured.lost) > 0
+    assert sum(measured.without_early) > sum(measured.seconds)
 
 
 def test_a_loop_that_outlasts_its_bursts_is_an_error() -> None:
@@ -384,8 +391,8 @@ def measured_with(*seconds: float, lost: float = 0.0) -> Measured:
         lost=[lost] * len(seconds),
         closed_by={"complete": 2, "early": 1, "deadline": 1},
         incast=[7.0],
-        bound_seconds=[9.0, 5.0],
-        first_bound_seconds=4.0,
+        deadline_seconds=[9.0, 5.0],
+        without_early=[2 * value for value in seconds],
     )
 
 
@@ -394,7 +401,8 @@ def test_repeats_are_means_over_seeds() -> None:
     assert repeats.seconds == summary([2.0, 4.0])
     assert repeats.p99 == summary([3.0, 5.0])
     assert repeats.early_share == 0.25
-    assert (repeats.first_bound, repeats.last_bound, repeats.incast) == (4.0, 5.0, 7.0)
+    assert repeats.without_early == summary([4.0, 8.0])
+    assert (repeats.deadline, repeats.incast) == (7.0, 7.0)
 
 
 def test_how_much_faster_a_grid_is() -> None:
@@ -407,14 +415,9 @@ def test_how_much_faster_a_grid_is() -> None:
 
 
 def test_what_the_early_timeout_saves() -> None:
-    on, off = Repeats([measured_with(3.0, lost=0.01)]), Repeats([measured_with(4.0, lost=0.01)])
-    pair = early_timeout.Pair("somewhere", "papers", on, off)
-    assert pair.saves.mean == pytest.approx(0.25)
-    assert pair.saves_of_first_bound == pytest.approx(0.25)
-    assert pair.saves_clearly
-    assert pair.equal_loss
-    worse = Repeats([measured_with(3.0, lost=0.02)])
-    assert not early_timeout.Pair("somewhere", "papers", worse, off).equal_loss
+    cell = early_timeout.Cell("somewhere", Repeats([measured_with(3.0, 1.0)]))
+    assert cell.saves.mean == pytest.approx(0.5)
+    assert cell.saves_clearly
 
 
 def test_what_dynamic_incast_saves() -> None:
@@ -443,26 +446,29 @@ def test_a_small_window_leaves_a_long_path_idle() -> None:
 
 
 def test_differences_are_to_the_same_seed() -> None:
-    exact, ours = Place("digits", "exact"), Place("digits", "ours", "tail", 0.05)
+    exact, carry = Place("digits", "exact"), Place("digits", "carry", "tail", 0.05)
     outcomes = [
         Outcome(place, seed, loss, score, 0.0, 0.0)
         for place, seed, loss, score in [
             (exact, 0, 1.0, 0.9),
             (exact, 1, 3.0, 0.9),
-            (ours, 1, 3.3, 0.5),
-            (ours, 0, 1.1, 0.7),
+            (carry, 1, 3.3, 0.5),
+            (carry, 0, 1.1, 0.7),
         ]
     ]
-    found = above(outcomes, ours, exact)
+    found = above(outcomes, carry, exact)
     assert found.mean == pytest.approx(0.2)
     assert found.count == 2
-    assert scores(outcomes, ours).mean == pytest.approx(0.6)
+    assert scores(outcomes, carry).mean == pytest.approx(0.6)
 
 
 def test_training_really_loses_what_it_is_told() -> None:
     findings, _, _ = quick("tail-drop-accuracy")
     for run in findings.data["training"]:
-        assert run["lost_share"] == pytest.approx(run["place"]["share"], rel=0.2)
+        share = run["place"]["share"]
+        # Owners wait for contributions with old residuals, which many have where much is excluded.
+        least = 0.2 if run["place"]["strategy"] == "carry" and share > 0.1 else 0.8
+        assert least * share <= run["lost_share"] <= 1.2 * share
 
 
 def test_the_toy_shows_tails_spread_and_nothing_gained_at_random() -> None:

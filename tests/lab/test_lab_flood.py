@@ -17,8 +17,8 @@ def test_a_flood_changes_no_value_and_reaches_no_engine() -> None:
         outcome = run_flood(lab, plan, packets_per_second=100_000)
     assert outcome.refused > 1_000
     assert outcome.reached == 0
-    assert outcome.checked > 0
-    assert outcome.wrong == 0
+    assert outcome.checks.compared > 0
+    assert [*outcome.checks.problems(), *outcome.off] == []
     assert outcome.ended == []
     assert outcome.flooded
     assert outcome.quiet

@@ -45,7 +45,7 @@ except optireduce.ConnectError as error:
 if rank == deaf:  # from now on
     rule = ["-A", "INPUT", "-d", "239.0.0.0/8", "-j", "DROP"]
     subprocess.run(["iptables", *rule], check=True, timeout=20)
-with group, optireduce.exact():
+with group:
     exact = True
     expected = np.arange(ELEMENTS, dtype=np.float32) * (ranks * (ranks + 1) / 2)
     for turn in range(4 if deaf is None else 12):

@@ -33,11 +33,11 @@ def steps(*seconds: float) -> list[Step]:
     return [Step(i, 0.0, value, value / 4, 0.0, 1.0, 0.01, i == 0) for i, value in enumerate(seconds)]
 
 
-def test_warm_up_steps_do_not_count() -> None:
+def test_the_first_steps_do_not_count() -> None:
     outcome = Outcome("x", 1, steps(100, 100, 100, 1, 2, 3))
     assert (outcome.p50(), outcome.p99(), outcome.mean_step(), outcome.waiting_share()) == (2, 3, 2, 0.25)
-    assert (outcome.lost_mean(), outcome.timeouts()) == (pytest.approx(0.01), 1)
+    assert (outcome.missing_mean(), outcome.timeouts()) == (pytest.approx(0.01), 1)
 
 
-def test_a_run_of_warm_up_steps_only_counts_them() -> None:
+def test_a_run_of_first_steps_only_counts_them() -> None:
     assert Outcome("x", 1, steps(5, 7)).mean_step() == 6

@@ -33,6 +33,7 @@ def test_all_systems_take_turns_and_nothing_is_wrong(
     for row in found.values():
         assert row["operations"] == 4
         assert row["wrong"] == 0
+        assert row["unequal"] == 0 or row["system"] == "papers"
         assert row["cpu_seconds"] > 0
         assert row["sent_bytes"] > 2 * 2 / 3 * 384 * 1024 * 0.5, "less than half of what an all-reduce takes"
 
@@ -48,7 +49,7 @@ def test_the_others_go_on_when_one_host_is_gone(
     assert "longest step" in capsys.readouterr().out
     found = json.loads(out.read_text())
     assert found["aftermath"]["steps_of_others"] > 0
-    assert not found["incident"]["failures"]
+    assert set(found["incident"]["failures"]) <= {"3"}  # a rank that was stopped for long is left behind
 
 
 @pytest.fixture(scope="module")

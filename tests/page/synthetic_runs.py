@@ -1,4 +1,5 @@
-"""Logs as four ranks write them, made up: training whose loss falls, one bad link, one late rank."""
+"""Logs as four ranks write them, made up: training whose loss falls, a rank that is excluded for a while,
+another that is late, and a change of view."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from optireduce.operation_log import record
-from optireduce.report import PeerLoss, Report
+from optireduce.report import Report
 
 RANKS = 4
 START = 1_700_000_000.0
@@ -58,9 +59,12 @@ def write_run(folder: Path, backend: str, steps: int = 300, seed: int = 1) -> Pa
 def _operations(
     rank: int, number: int, now: float, random_numbers: random.Random
 ) -> Iterator[dict[str, Any]]:
-    """Between a third and half of the way the link from rank 2 to rank 1 is bad; rank 3 is late."""
-    bad = rank == 1 and 100 < number < 150
-    lost = random_numbers.randrange(20_000, 50_000) if bad else 0
+    """Between a third and half of the way contributions of rank 2 are excluded; others wait for rank 3; at
+    the end rank 0 is out of the view."""
+    bad = 100 < number < 150
+    out = number >= 270
+    if out and rank == 0:
+        return
     yield operation(
         rank,
         now,
@@ -68,10 +72,14 @@ def _operations(
         elapsed_seconds=0.05 if bad else random_numbers.gauss(0.03, 0.002),
         bounded=number >= 20,
         closed_by="deadline" if bad else "complete",
-        reduced_lost_bytes=lost,
-        lost_by_peer={2: PeerLoss(0, lost)} if lost else {},
-        bound_seconds=0.05 if number >= 20 else 0.0,
-        early_seconds=0.03,
+        excluded={2: 150_000 + 1_000 * (number % 50)} if bad else {},
+        carried_bytes=150_000 if bad and rank == 2 else 0,
+        view=2 if out else 1,
+        members=(1, 2, 3) if out else (0, 1, 2, 3),
+        waited_for=None if rank == 3 else 3,
+        waited_seconds=0.0 if rank == 3 else 0.01,
+        deadline_seconds=0.05 if number >= 20 else 0.0,
+        usual_seconds=0.03,
         behind_seconds=0.01 + random_numbers.gauss(0, 0.001) if rank == 3 else random_numbers.gauss(0, 0.001),
-        rate_bytes_per_second=float("inf"),
+        bytes_per_second=float("inf"),
     )

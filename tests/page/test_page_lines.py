@@ -18,7 +18,6 @@ from optireduce.page.log_lines import Operation, Step, parse_line
 from optireduce.page.run_sections import run_sections
 from optireduce.page.run_summary import summarize, summary_table
 from optireduce.page.runs import Run, read_run
-from optireduce.report import PeerLoss
 
 RANK = st.integers(0, 5)
 TIME = st.floats(START, START + 1_000)
@@ -33,12 +32,16 @@ OPERATIONS = st.builds(
     stood_still_seconds=SECONDS,
     behind_seconds=st.floats(-1, 1),
     bounded=st.booleans(),
-    bound_seconds=SECONDS,
-    early_seconds=SECONDS,
+    deadline_seconds=SECONDS,
+    usual_seconds=SECONDS,
     closed_by=st.sampled_from(["complete", "early", "deadline"]),
-    reduced_lost_bytes=st.integers(0, 1_000_000),
-    lost_by_peer=st.dictionaries(RANK, st.builds(PeerLoss, st.integers(0, 1000), st.integers(0, 1000))),
-    absent=st.sets(RANK).map(tuple),
+    lost_decision_bytes=st.integers(0, 1_000_000),
+    excluded=st.dictionaries(RANK, st.integers(0, 1000)),
+    view=st.integers(0, 3),
+    members=st.sets(RANK).map(sorted).map(tuple),
+    waited_for=st.none() | RANK,
+    waited_seconds=SECONDS,
+    carried_bytes=st.integers(0, 1000),
     repaired_bytes=st.integers(0, 1000),
 )
 STEPS = st.builds(step, RANK, st.integers(0, 20), SECONDS, LOSS, TIME)
@@ -69,18 +72,37 @@ def test_summary_counts_what_was_logged() -> None:
             step(1, 1, 0.5, 4.0, START + 0.25),
             step(0, 2, 0.125, None),
             operation(
-                0, elapsed_seconds=0.5, closed_by="deadline", contributions_lost_bytes=250_000, absent=(3,)
+                0,
+                elapsed_seconds=0.5,
+                closed_by="deadline",
+                excluded={1: 750_000, 2: 250_000},
+                members=(0, 1, 2, 3),
+                view=1,
+                waited_for=1,
+                waited_seconds=0.75,
             ),
-            operation(1, elapsed_seconds=0.25, repaired_bytes=7, stood_still_seconds=0.125, absent=(2,)),
-            operation(2, elapsed_seconds=60.0, error="rank 3 left", contributions_lost_bytes=1_000_000),
+            operation(
+                1,
+                elapsed_seconds=0.25,
+                repaired_bytes=7,
+                carried_bytes=5,
+                stood_still_seconds=0.125,
+                members=(0, 1, 2),
+                view=2,
+                waited_for=2,
+                waited_seconds=0.25,
+            ),
+            operation(2, elapsed_seconds=60.0, error="rank 3 left", excluded={0: 1_000_000}, members=(0,)),
         )
     )
     assert (summary.ranks, summary.steps, summary.operations, summary.errors) == (3, 2, 3, 1)
     assert summary.step_seconds == [0.125, 0.5]  # until the last rank was through
     assert summary.operation_seconds == [0.25, 0.5]  # the failed one does not count
-    assert (summary.lost_share, summary.most_lost) == (0.125, 0.25)
+    assert (summary.missing_share, summary.most_missing) == (0.125, 0.25)
     assert summary.closed_by == [1, 0, 1]
-    assert (summary.repaired_bytes, summary.absent, summary.stood_still_seconds) == (7, [2, 3], 0.125)
+    assert (summary.repaired_bytes, summary.carried_bytes, summary.stood_still_seconds) == (7, 5, 0.125)
+    assert (summary.views, summary.out_of_view) == (2, [3])
+    assert (summary.waited_for, summary.waited_seconds, summary.waited_share) == (1, 0.75, 0.75)
 
 
 def test_percentiles_of_the_table_are_those_of_steps() -> None:
@@ -91,7 +113,7 @@ def test_percentiles_of_the_table_are_those_of_steps() -> None:
     assert cells["step time, p99"] == "99.0 ms"
     assert cells["step time, max"] == "100 ms"
     assert cells["step time, p99 / p50"] == "1.98"
-    assert cells["lost, of all data"] == "-"  # not logged is not zero
+    assert cells["missed the deadline, of all contributions"] == "-"  # not logged is not zero
     assert cells["failed operations"] == "-"
 
 
@@ -113,10 +135,13 @@ def test_null_and_numbers_that_json_does_not_have_are_not_known() -> None:
         ('{"operation": 1, "rank": 0}', '"time" is missing'),
         ('{"operation": 1, "time": 1, "rank": -1}', '"rank" is -1; it must be a whole number'),
         ('{"operation": 1, "time": 1, "rank": true}', '"rank" is true'),
-        ('{"operation": 1, "time": 1, "rank": 0, "bound_ms": "5"}', '"bound_ms" is 5; it must be a number'),
-        ('{"operation": 1, "time": 1, "rank": 0, "bound_ms": 1' + "0" * 400 + "}", "too much"),
-        ('{"operation": 1, "time": 1, "rank": 0, "lost_by_peer": {"x": [1, 2]}}', 'like {"2": [100, 0]}'),
-        ('{"operation": 1, "time": 1, "rank": 0, "absent": 3}', "list of ranks"),
+        ('{"operation": 1, "time": 1, "rank": 0, "deadline_ms": "5"}', '"deadline_ms" is 5; it must be'),
+        ('{"operation": 1, "time": 1, "rank": 0, "deadline_ms": 1' + "0" * 400 + "}", "too much"),
+        ('{"operation": 1, "time": 1, "rank": 0, "excluded": {"x": 1}}', 'like {"2": 100}'),
+        ('{"operation": 1, "time": 1, "rank": 0, "excluded": {"2": [1, 2]}}', 'like {"2": 100}'),
+        ('{"operation": 1, "time": 1, "rank": 0, "excluded": 3}', 'like {"2": 100}'),
+        ('{"operation": 1, "time": 1, "rank": 0, "waited_for": "3"}', '"waited_for" is 3; it must be'),
+        ('{"operation": 1, "time": 1, "rank": 0, "members": 3}', "list of ranks"),
         ('{"operation": 1, "time": 1, "rank": 0, "error": 3}', '"error" is 3; it must be a text'),
         (
             '{"kind": "step", "time": 1, "rank": 0, "step": 1e3}',

@@ -44,6 +44,7 @@ def test_two_runs_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     names = sorted(path.name for path in Path("plots/new").iterdir())
     assert names == [
         "deadlines-2.png", "held-out-loss.png", "late-ranks.png", "step-times.png", "training-loss.png",
+        "waited-for.png",
     ]  # fmt: skip
     assert page.count("<svg") == len(names)
 

@@ -1,4 +1,4 @@
-"""The plots must show what happened: who was slow, when data was lost, on which link."""
+"""The plots must show what happened: which rank was late or excluded, when, and who was a member."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from optireduce.page.run_figures import step_times
 from optireduce.page.run_sections import run_sections
 from optireduce.page.runs import Run, read_run
 from optireduce.page.statistics import MOST_BINS, bins, mean_by_step, step_durations
-from optireduce.report import PeerLoss
 
 
 @pytest.fixture(scope="module")
@@ -42,28 +41,59 @@ def test_every_plot_that_has_data_is_there(sections: list[Section]) -> None:
         "step-times": ["gloo", "optireduce"],
         "held-out-loss": ["gloo", "optireduce"],
         "training-loss": ["gloo", "optireduce"],
-        "lost-share": ["optireduce"],
-        "deadlines-2": ["operations", "tC, the usual time", "tB, the deadline"],
-        "lost-by-peer": ["optireduce"],
+        "missing-share": ["optireduce"],
+        "excluded-2": ["rank 2"],
+        "deadlines-2": ["operations", "the usual time", "the deadline"],
+        "waited-for": ["optireduce"],
+        "excluded-by-rank": ["optireduce"],
         "late-ranks": ["optireduce"],
     }
 
 
-def test_the_bad_link_is_named(sections: list[Section]) -> None:
-    bars = _figures(sections)["lost-by-peer"]
+def test_the_excluded_rank_is_named(sections: list[Section]) -> None:
+    bars = _figures(sections)["excluded-by-rank"]
     assert bars.categories == ["0", "1", "2", "3"]
-    assert [lost > 0 for lost in bars.series[0].y] == [False, False, True, False]
-    (table,) = sections[-1].tables
-    assert [row[0] for row in table.rows] == ["2 → 1"]
+    assert [share > 0 for share in bars.series[0].y] == [False, False, True, False]
+    (curve,) = _figures(sections)["excluded-2"].series
+    excluded = [x for x, y in zip(curve.x, curve.y, strict=True) if y > 0]
+    assert curve.x[-1] * 0.28 < excluded[0] < excluded[-1] < curve.x[-1] * 0.55
+    assert 15 < max(curve.y) <= 20  # per cent of its own contributions
 
 
-def test_losses_are_shown_when_they_happened(sections: list[Section]) -> None:
-    (curve,) = _figures(sections)["lost-share"].series
+def test_missed_deadlines_are_shown_when_they_happened(sections: list[Section]) -> None:
+    (curve,) = _figures(sections)["missing-share"].series
     assert curve.high is not None
-    losing = [x for x, high in zip(curve.x, curve.high, strict=True) if high > 0]
-    assert curve.x[-1] * 0.3 < losing[0] < losing[-1] < curve.x[-1] * 0.55
-    assert 2 < max(curve.high) <= 5  # per cent: the worst operation, not the mean
-    assert max(curve.y) < max(curve.high)
+    missing = [x for x, high in zip(curve.x, curve.high, strict=True) if high > 0]
+    assert curve.x[-1] * 0.3 < missing[0] < missing[-1] < curve.x[-1] * 0.55
+    assert 3.7 < max(curve.high) <= 5  # per cent of all contributions: the worst operation
+
+
+def test_the_rank_that_others_waited_for_is_in_the_headline(sections: list[Section]) -> None:
+    assert "optireduce: ranks waited longest for rank 3 (" in sections[0].text
+    assert "100.00 % of all waiting for late contributions" in sections[0].text
+    waited, views = sections[-1].tables
+    assert [row[0] for row in waited.rows] == ["3"]
+    (bars,) = _figures(sections)["waited-for"].series
+    assert [y > 0 for y in bars.y] == [False, False, False, True]
+    assert [row[1:] for row in views.rows] == [("2", "1, 2, 3", "removed: rank 0")]
+
+
+def test_views_are_events_in_their_order(tmp_path: Path) -> None:
+    members = {1: (0, 1, 2), 2: (0, 1), 3: (0, 1, 2)}
+    records = [
+        operation(rank, START + 10 * view + rank, view=view, members=members[view])
+        for view in (3, 1, 2)
+        for rank in members[view]
+    ]
+    sections = run_sections([read_run("a", [write(tmp_path / "a.jsonl", records)])])
+    (views,) = sections[-1].tables
+    assert list(views.rows) == [
+        ("10.0 s", "2", "0, 1", "removed: rank 2"),
+        ("20.0 s", "3", "0, 1, 2", "returned: rank 2"),
+    ]
+    cells = dict(sections[0].tables[0].rows)  # type: ignore[arg-type]
+    assert cells["membership views"] == "3"
+    assert cells["ranks out of a view"] == "2"
 
 
 def test_the_late_rank_stands_out(sections: list[Section]) -> None:
@@ -108,17 +138,17 @@ def test_what_is_not_logged_is_said_with_how_to(tmp_path: Path) -> None:
     assert "a: no loss on held-out data logged" in _notes(bare)
     full = run_sections([read_run("b", [write(tmp_path / "b.jsonl", [operation()])])])
     assert "b: no training steps logged; optireduce.page.training_log.TrainingLog" in _notes(full)
-    assert "b: no operation lost anything" in _notes(full)
-    assert "lost-share" not in _figures(full)
+    assert "b: no contribution missed its deadline" in _notes(full)
+    assert "missing-share" not in _figures(full)
     assert "no operations logged" not in _notes(full)
 
 
 def test_failed_operations_are_told(tmp_path: Path) -> None:
-    lost = {1: PeerLoss(5, 0)}
-    records = [operation(error="rank 1 left", lost_by_peer=lost), operation(error="rank 1 left"), operation()]
+    excluded = {"excluded": {1: 5}, "members": (0, 1), "waited_for": 1, "waited_seconds": 1.0}
+    records = [operation(error="rank 1 left", **excluded), operation(error="rank 1 left"), operation()]
     sections = run_sections([read_run("a", [write(tmp_path / "a.jsonl", records)])])
     assert "a: 2 operations failed: rank 1 left" in _notes(sections)
-    assert sections[-1].tables == []  # what a failed operation lacks is not lost on a link
+    assert sections[-1].tables == []  # what a failed operation lacks says nothing about a rank
 
 
 def test_bins_keep_every_value_and_leave_out_what_is_not_known() -> None:
@@ -151,7 +181,7 @@ def test_a_clock_that_is_ahead_does_not_lengthen_steps() -> None:
 
 def test_deadlines_are_those_of_the_size_that_carries_most_data(tmp_path: Path) -> None:
     def given(size: int, bound: float, time: float) -> dict[str, Any]:
-        return operation(time=START + time, bytes=size, bounded=True, bound_seconds=bound)
+        return operation(time=START + time, bytes=size, bounded=True, deadline_seconds=bound)
 
     records = [given(24, 9.0, number) for number in range(100)]  # many, but small
     records += [given(1_000_000, 0.1, number) for number in range(100)]
@@ -161,17 +191,17 @@ def test_deadlines_are_those_of_the_size_that_carries_most_data(tmp_path: Path) 
     assert "Operations of 1.00 MB" in figures["deadlines-1"].caption
 
 
-def test_a_lost_share_is_one_of_data_not_of_operations(tmp_path: Path) -> None:
+def test_a_missing_share_is_one_of_data_not_of_operations(tmp_path: Path) -> None:
     records = [
-        operation(bytes=900_000, reduced_lost_bytes=90_000),
-        operation(bytes=24, reduced_lost_bytes=24),
+        operation(bytes=900_000, lost_decision_bytes=90_000),
+        operation(bytes=24, lost_decision_bytes=24),
         operation(bytes=100_000),
     ]
     sections = run_sections([read_run("a", [write(tmp_path / "a.jsonl", records)])])
     cells = dict(sections[0].tables[0].rows)  # type: ignore[arg-type]
-    assert cells["lost, of all data"] == "9.00 %"
-    assert cells["lost, most in an operation"] == "100.00 %"
-    (curve,) = _figures(sections)["lost-share"].series
+    assert cells["missed the deadline, of all contributions"] == "9.00 %"
+    assert cells["missed the deadline, most in an operation"] == "100.00 %"
+    (curve,) = _figures(sections)["missing-share"].series
     assert curve.y == [pytest.approx(9.0, abs=0.01)]
     assert curve.high == [100.0]
 

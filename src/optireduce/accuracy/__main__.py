@@ -13,9 +13,8 @@ import typer
 from ..cli.console import progress_bar
 from ..cli.errors import UsageError
 from . import figures, table
-from .drift import judge
-from .plan import DRIFT_LOSS, DRIFT_STEPS, Plan, chosen_losses, chosen_strategies, chosen_tasks
-from .strategies import OURS, PATTERNS, STRATEGIES
+from .plan import Plan, chosen_losses, chosen_strategies, chosen_tasks
+from .strategies import PATTERNS, STRATEGIES
 from .training import Case, Run, train
 
 
@@ -39,40 +38,25 @@ def show_comparison(results: list[tuple[Case, Run]]) -> dict[str, Any]:
     return {"figures": [asdict(row) for row in found]}
 
 
-def show_drift(results: list[tuple[Case, Run]]) -> dict[str, Any]:
-    """Print what became of the drift; the same as JSON values."""
-    verdicts = [
-        (figures.cell_of(case), case.seed, judge(run.drift, case.task.drift_limit)) for case, run in results
-    ]
-    table.show_drift(verdicts)
-    return {
-        "drift": [
-            figures.place_as_json(case) | asdict(verdict) | {"bounded": verdict.bounded}
-            for (case, _), (_, _, verdict) in zip(results, verdicts, strict=True)
-        ]
-    }
-
-
 def main(
     task: Annotated[str, typer.Option(help="digits, bytes or all.")] = "all",
-    strategies: Annotated[
-        str | None,
-        typer.Option(help=f"With commas: {','.join(STRATEGIES)}; all unless said, with --drift only ours."),
-    ] = None,
+    strategies: Annotated[str, typer.Option(help=f"With commas: {','.join(STRATEGIES)}.")] = ",".join(
+        STRATEGIES
+    ),
     loss: Annotated[
-        str | None, typer.Option(help="Shares of the packets that miss the deadline, with commas.")
-    ] = None,
+        str, typer.Option(help="Shares of the packets that miss the deadline, with commas.")
+    ] = "0.01,0.05,0.10",
     hopeless: Annotated[
         str,
-        typer.Option(help="What no repair brings before the deadline: nothing, contributions or everything."),
+        typer.Option(
+            help="What no repair brings before the deadline: nothing, contributions or everything; `carry` "
+            "repairs decisions in any case."
+        ),
     ] = "everything",
     patterns: Annotated[str, typer.Option(help="Which packets, with commas.")] = ",".join(PATTERNS),
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with other data and other losses.")] = 3,
     first_seed: Annotated[int, typer.Option(min=0, help="Of the first run.")] = 0,
     steps: Annotated[int | None, typer.Option(min=50, help="Of each run; each task knows its own.")] = None,
-    drift: Annotated[
-        bool, typer.Option(help=f"Only whether replicas stay together, over {DRIFT_STEPS:,} steps.")
-    ] = False,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; each task knows how many are fastest alone.")
     ] = None,
@@ -81,15 +65,14 @@ def main(
     """Train with lost gradient data, by the protocol itself in virtual time, and compare with exact runs."""
     plan = Plan(
         tasks=chosen_tasks(task, threads),
-        strategies=chosen_strategies(strategies or (OURS.name if drift else ",".join(STRATEGIES))),
-        losses=chosen_losses(patterns, loss or (DRIFT_LOSS if drift else "0.01,0.05,0.10"), hopeless),
+        strategies=chosen_strategies(strategies),
+        losses=chosen_losses(patterns, loss, hopeless),
         seeds=seeds,
-        steps=steps or (DRIFT_STEPS if drift else None),
-        drift_only=drift,
+        steps=steps,
         first_seed=first_seed,
     )
     results = run_all(plan)
-    found = (show_drift if drift else show_comparison)(results)
+    found = show_comparison(results)
     if output is not None:
         output.write_text(json.dumps(found | {"runs": figures.as_json(results)}) + "\n")
 

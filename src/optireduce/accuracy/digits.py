@@ -50,7 +50,6 @@ def digits() -> Task:
         evaluation=training,
         payload_bytes=256,
         threads=1,
-        drift_limit=1e-3,
         score=Accuracy(),
         test=test,
     )

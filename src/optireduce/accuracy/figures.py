@@ -39,8 +39,8 @@ class Row:
     difference: Difference | None
     """None where there is no exact run to compare with."""
     score: float | None
-    drift_at_half: float
-    drift_at_end: float
+    apart: float
+    equal: bool
     lost_share: float
 
 
@@ -86,8 +86,8 @@ def _row(cell: Cell, runs: Mapping[int, Run], exact: Mapping[int, Run]) -> Row:
         final_loss=fmean(run.final_loss for run in runs.values()),
         difference=_difference(runs, exact),
         score=fmean(scores) if scores else None,
-        drift_at_half=fmean(run.drift_at_half for run in runs.values()),
-        drift_at_end=fmean(run.drift[-1] for run in runs.values()),
+        apart=fmean(run.apart[-1] for run in runs.values()),
+        equal=all(run.equal for run in runs.values()),
         lost_share=fmean(run.lost_share for run in runs.values()),
     )
 

@@ -14,8 +14,6 @@ from .training import Case
 
 T = TypeVar("T")
 
-DRIFT_STEPS = 2000
-DRIFT_LOSS = "0.05"
 _MOST_LOSS = 0.5
 
 
@@ -29,13 +27,12 @@ class Plan:
     seeds: int
     steps: int | None
     """None: as many as each task needs."""
-    drift_only: bool = False
     first_seed: int = 0
 
     def cases(self) -> Iterator[Case]:
         """The exact runs of a task come before those that are compared with them."""
         for task in self.tasks:
-            if EXACT in self.strategies and not self.drift_only:
+            if EXACT in self.strategies:
                 yield from self._seeds(task, EXACT, None)
             for loss in self.losses:
                 for strategy in self.strategies:
@@ -44,7 +41,7 @@ class Plan:
 
     def _seeds(self, task: Task, strategy: Strategy, loss: Loss | None) -> Iterator[Case]:
         for seed in range(self.first_seed, self.first_seed + self.seeds):
-            yield Case(task, strategy, loss, seed, self.steps or task.steps, decay=not self.drift_only)
+            yield Case(task, strategy, loss, seed, self.steps or task.steps)
 
 
 def chosen_tasks(text: str, threads: int | None = None) -> list[Task]:

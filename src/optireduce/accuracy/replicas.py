@@ -46,7 +46,7 @@ class Replicas:
         self._optimizer.step()
 
     def loss(self) -> float:
-        """The mean of the replicas' own losses over the task's evaluation data: drift shows in it."""
+        """The mean of the replicas' own losses over the task's evaluation data."""
         return self._mean(self._model, self._task.evaluation)
 
     def score(self) -> float | None:
@@ -55,7 +55,11 @@ class Replicas:
             return None
         return self._mean(self._task.score, self._task.test)
 
-    def drift(self) -> float:
+    def equal(self) -> bool:
+        """Whether all replicas have the same bits."""
+        return bool((self.parameters == self.parameters[0]).all())
+
+    def apart(self) -> float:
         """The replicas' rms distance from their mean, relative to its length."""
         mean = self.parameters.mean(dim=0)
         return float((self.parameters - mean).norm(dim=1).square().mean().sqrt() / mean.norm())

@@ -62,7 +62,6 @@ def stdlib_bytes() -> Task:
         evaluation=windows,
         payload_bytes=1344,
         threads=2,
-        drift_limit=2e-3,
     )
 
 

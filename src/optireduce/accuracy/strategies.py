@@ -1,4 +1,4 @@
-"""What is compared: how replicas cope with data that does not come before the deadline."""
+"""What is compared: how gradients are averaged when part of the data misses the deadline."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ Pattern = Literal["random", "tail", "bursts", "storms"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 Hopeless = Literal["nothing", "contributions", "everything"]
 HOPELESS: tuple[Hopeless, ...] = get_args(Hopeless)
+Delivery = Literal["carry", "best-effort"]
 
 
 @dataclass(frozen=True)
@@ -21,45 +22,42 @@ class Loss:
     pattern: Pattern
     share: float
     hopeless: Hopeless = "everything"
-    """The protocol gives contributions up first and spends the time that is left on what was reduced."""
+    """With ``carry`` a decision is sent until it arrives: there "everything" means contributions."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Settings of the transport, and what is done besides to keep replicas together."""
+    """Settings of the transport."""
 
     name: str
     lossless: bool = False
     """The plain mean, without any transport: what all others are compared with."""
-    repair: bool = True
-    late_repair: bool = True
+    delivery: Delivery = "carry"
     shuffle: bool = True
     hadamard: bool = False
     """Rotate gradients before the all-reduce and back after it."""
-    resync_steps: int | None = None
-    """Owners send their parameters to all, a window each step, all of them in so many steps; over the same
-    lossy network."""
-    average_steps: int | None = None
-    """Every so many steps the parameters are averaged, exactly."""
     wire: Wire = "fp32"
     """The form in which gradients travel."""
 
+    @property
+    def carries(self) -> bool:
+        """Whether an excluded contribution is added to the next one."""
+        return not self.lossless and self.delivery == "carry"
 
-_PAPERS: dict[str, Any] = {"repair": False, "late_repair": False, "shuffle": False}
+
+_PAPERS: dict[str, Any] = {"delivery": "best-effort", "shuffle": False}
 
 EXACT = Strategy("exact", lossless=True)
-OURS = Strategy("ours", resync_steps=25, wire="bf16")  # the defaults, between hosts
+CARRY = Strategy("carry")
 PAPERS = Strategy("papers", **_PAPERS)
 
 STRATEGIES: Mapping[str, Strategy] = {
     strategy.name: strategy
     for strategy in (
         EXACT,
-        OURS,
+        CARRY,
+        Strategy("carry+bf16", wire="bf16"),  # the default between hosts
         PAPERS,
         Strategy("papers+hadamard", **_PAPERS, hadamard=True),
-        Strategy("no-repair+average50", late_repair=False, average_steps=50),
-        Strategy("ours+fp32", resync_steps=25),
-        Strategy("ours+int8", resync_steps=25, wire="int8"),
     )
 }

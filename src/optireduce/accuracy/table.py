@@ -7,18 +7,13 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from ..cli.console import print_table
-from .drift import DriftVerdict
 from .figures import Cell, Difference, Row
 
 _COLUMNS = (
     "task", "pattern", "loss", "hopeless", "strategy", "seeds", "final loss", "minus exact", "accuracy",
-    "drift at half", "drift at end", "really lost",
+    "replicas", "apart at the end", "really lost",
 )  # fmt: skip
-_DRIFT_COLUMNS = (
-    "task", "pattern", "loss", "hopeless", "strategy", "seed", "third quarter", "last quarter",
-    "most of these", "limit", "bounded",
-)  # fmt: skip
-_TEXTS = ("task", "pattern", "hopeless", "strategy", "bounded")
+_TEXTS = ("task", "pattern", "hopeless", "strategy", "replicas")
 
 
 def show_comparison(rows: Sequence[Row]) -> None:
@@ -31,25 +26,9 @@ def show_comparison(rows: Sequence[Row]) -> None:
             f"{row.final_loss:.4f}",
             _difference(row.difference),
             "-" if row.score is None else f"{row.score:.2%}",
-            f"{row.drift_at_half:.1e}",
-            f"{row.drift_at_end:.1e}",
+            "equal" if row.equal else "different",
+            f"{row.apart:.1e}",
             f"{row.lost_share:.2%}",
-        )
-    print_table(table)
-
-
-def show_drift(verdicts: Sequence[tuple[Cell, int, DriftVerdict]]) -> None:
-    """One row for each run."""
-    table = _table("Replicas' rms distance from their mean, relative to it", _DRIFT_COLUMNS)
-    for cell, seed, verdict in verdicts:
-        table.add_row(
-            *_place(cell),
-            str(seed),
-            f"{verdict.third_quarter:.2e}",
-            f"{verdict.last_quarter:.2e}",
-            f"{verdict.most:.2e}",
-            f"{verdict.limit:.0e}",
-            "yes" if verdict.bounded else "[red]no[/]",
         )
     print_table(table)
 

@@ -32,8 +32,6 @@ class Task:
     twentieth of the packets is a twentieth of the bytes."""
     threads: int
     """That compute a step. Results depend on it in the last bits."""
-    drift_limit: float
-    """How far apart replicas may be, relative to their parameters, when they are brought together."""
     score: nn.Module | None = None
     """The model with another result, the share of right answers; only of tasks that have one."""
     test: Batch | None = None

@@ -14,7 +14,7 @@ from .task import Task
 from .transport import transport_for
 
 RANKS = 8
-MEASURE_STEPS = 10  # drift is looked at every so many steps
+MEASURE_STEPS = 10  # replicas are compared every so many steps
 
 _FINAL_EVALUATIONS = 5  # of the loss, at the last measurements; their mean is the result
 _RAMP_STEPS = 20
@@ -34,8 +34,6 @@ class Case:
     """None: nothing is lost, for the exact strategy."""
     seed: int
     steps: int
-    decay: bool = True
-    """Whether the learning rate falls towards the end; while it is constant, replicas keep drifting."""
 
 
 @dataclass
@@ -45,8 +43,10 @@ class Run:
     losses: list[float] = field(default_factory=list)
     """At the last measurements."""
     score: float | None = None
-    drift: list[float] = field(default_factory=list)
-    """Every ``MEASURE_STEPS`` steps."""
+    apart: list[float] = field(default_factory=list)
+    """The replicas' distance from their mean, relative to it, every ``MEASURE_STEPS`` steps."""
+    equal: bool = True
+    """Whether all replicas had the same bits whenever they were compared."""
     lost_share: float = 0.0
 
     @property
@@ -54,30 +54,23 @@ class Run:
         """The mean over the last evaluations."""
         return fmean(self.losses)
 
-    @property
-    def drift_at_half(self) -> float:
-        """Soon after half of the steps."""
-        return self.drift[len(self.drift) // 2]
-
 
 def train(case: Case, advance: Advance | None = None) -> Run:
     """Train from the beginning; ``advance(steps)`` is called now and then."""
     task, steps = case.task, case.steps
     torch.set_num_threads(task.threads)
     replicas = Replicas(task, RANKS, case.seed)
-    shape = (RANKS, replicas.parameters.shape[1])
-    transport = transport_for(case.strategy, case.loss, shape, task.payload_bytes, case.seed)
+    transport = transport_for(case.strategy, case.loss, RANKS, task.payload_bytes, case.seed)
     generators = [torch.Generator().manual_seed(case.seed * 1000 + rank) for rank in range(RANKS)]
-    parameters = replicas.parameters.numpy()
     run = Run()
     for step in range(steps):
         gradients = replicas.gradients([task.draw(generator) for generator in generators])
         transport.average(gradients.numpy(), step)
-        replicas.update(gradients, task.learning_rate * _rate_share(step, steps if case.decay else None))
-        transport.bring_together(parameters, step)
+        replicas.update(gradients, task.learning_rate * _rate_share(step, steps))
         left = steps - 1 - step
         if left % MEASURE_STEPS == 0:
-            run.drift.append(replicas.drift())
+            run.apart.append(replicas.apart())
+            run.equal = run.equal and replicas.equal()
             if left < _FINAL_EVALUATIONS * MEASURE_STEPS:
                 run.losses.append(replicas.loss())
             if advance is not None:
@@ -87,10 +80,8 @@ def train(case: Case, advance: Advance | None = None) -> Run:
     return run
 
 
-def _rate_share(step: int, decay_steps: int | None) -> float:
-    """Of the full learning rate: a ramp, then constant, then a line down for runs that decay."""
+def _rate_share(step: int, steps: int) -> float:
+    """Of the full learning rate: a ramp, then constant, then a line down."""
     ramp = min(1.0, (step + 1) / _RAMP_STEPS)
-    if decay_steps is None:
-        return ramp
-    left = (decay_steps - step) / (decay_steps * (1 - _CONSTANT_SHARE))
+    left = (steps - step) / (steps * (1 - _CONSTANT_SHARE))
     return min(ramp, max(_LAST_RATE_SHARE, left))

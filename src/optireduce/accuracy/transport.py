@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +12,17 @@ from .. import _core
 from ..buffers import Buffer
 from ..dtypes import DTYPES
 from ..hadamard import Encoded, WireBuffers
-from ..resync_windows import ResyncWindows
-from ..simulation import Doom, Link, Network, Operation, Port, Simulation
+from ..simulation import ForcedLoss, Link, Network, Operation, Port, Simulation
 from ..wire import IdleBuffers, Lost, Wire, lost_values, travelling
-from .strategies import Loss, Strategy
+from .strategies import Hopeless, Loss, Strategy
 
-_NEVER_ABSENT = 10**6  # whose packets are lost for a while is not gone
+_EXCLUDE_AT_MOST = 0.5  # the loss is forced: longer deadlines would not bring what is missing
 _GIGABIT = 1e9
 _SWITCH_QUEUE_BYTES = 256 * 1024
-_COMPUTE_SECONDS = 2e-3  # between operations, in virtual time: so long what is late has to come
+_COMPUTE_SECONDS = 2e-3  # between operations, in virtual time
 _CACHE_LINE_BYTES = 64  # of which packets hold whole ones, so that no int8 block is cut
 _FLOAT32 = DTYPES["float32"]
-_GRADIENTS = 1  # the stream that late data belongs to
+_GRADIENTS = 1  # the stream of all operations, by which residuals are kept
 
 Rows: TypeAlias = npt.NDArray[np.float32]
 """One array for each rank."""
@@ -36,12 +35,9 @@ class Transport(Protocol):
         """Every row becomes what its rank gets of the mean."""
         ...
 
-    def bring_together(self, parameters: Rows, step: int) -> None:
-        """After the optimizers' step: whatever the strategy does against drift."""
-        ...
-
     def lost_share(self) -> float:
-        """Of all gradient bytes that had to come over the network by a deadline, those that did not."""
+        """Of all gradient bytes that had to come over the network by a deadline, those that did not. With
+        ``carry`` these are excluded contributions."""
         ...
 
 
@@ -52,24 +48,17 @@ class Exact:
         """Nothing can go wrong."""
         gradients[:] = gradients.mean(axis=0)
 
-    def bring_together(self, parameters: Rows, step: int) -> None:
-        """They never part."""
-
     def lost_share(self) -> float:
         """Nothing."""
         return 0.0
 
 
 class Lossy:
-    """The protocol itself. Its first operations are its warm-up, which loses nothing, as in real training."""
+    """The protocol itself. Its first operations are exact, as in real training."""
 
-    def __init__(
-        self, strategy: Strategy, loss: Loss, shape: tuple[int, int], payload_bytes: int, seed: int
-    ) -> None:
-        self._strategy, self._seed = strategy, seed
-        self._ranks, elements = shape
+    def __init__(self, strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, seed: int) -> None:
+        self._strategy, self._seed, self._ranks = strategy, seed, ranks
         self._simulation = Simulation(_network(strategy, loss, self._ranks, payload_bytes, seed))
-        self._windows = _windows(elements, self._ranks, strategy.resync_steps)
         self._wires, self._idle = WireBuffers(), IdleBuffers()
         self._lost_shares: list[float] = []
 
@@ -77,25 +66,18 @@ class Lossy:
         """By an all-reduce with a deadline."""
         seed = self._seed * 1_000_003 + step
         if self._strategy.hadamard:
-            reports = self._average_encoded(gradients, seed)
+            reports = self._average_encoded(gradients, seed, step)
         else:
-            reports, _ = self._mean(list(gradients), seed)
-        if reports[0].bounded:
-            self._lost_shares.append(_lost_share(reports))
-
-    def bring_together(self, parameters: Rows, step: int) -> None:
-        """A window of the parameters over the same network, or all of them exactly now and then."""
-        if self._windows is not None:
-            self._resync(parameters[:, self._windows.window(step)])
-        every = self._strategy.average_steps
-        if every is not None and (step + 1) % every == 0:
-            parameters[:] = parameters.mean(axis=0)
+            reports, _ = self._mean(list(gradients), seed, step)
+        if reports[0].bounded and step >= self._simulation.network.warmup_operations:
+            share = excluded_share(reports[0]) if self._strategy.carries else missing_share(reports)
+            self._lost_shares.append(share)
 
     def lost_share(self) -> float:
-        """The mean over all steps but the warm-up."""
+        """The mean over all steps that had a deadline."""
         return float(np.mean(self._lost_shares)) if self._lost_shares else 0.0
 
-    def _average_encoded(self, gradients: Rows, seed: int) -> list[_core.Report]:
+    def _average_encoded(self, gradients: Rows, seed: int, step: int) -> list[_core.Report]:
         """As coefficients of a Hadamard transform; the signs must be others in every step."""
         elements = gradients.shape[1]
         wires = [self._wires.get(rank, elements) for rank in range(self._ranks)]
@@ -103,12 +85,12 @@ class Lossy:
             Encoded(row.ctypes.data, elements, _FLOAT32, seed, wire)
             for row, wire in zip(gradients, wires, strict=True)
         ]
-        reports, lost = self._mean([on_the_way.wire.numpy() for on_the_way in encoded], seed)
+        reports, lost = self._mean([on_the_way.wire.numpy() for on_the_way in encoded], seed, step)
         for on_the_way, lost_here in zip(encoded, lost, strict=True):
             on_the_way.decode(lost_here)
         return reports
 
-    def _mean(self, arrays: Sequence[Rows], seed: int) -> tuple[list[_core.Report], list[Lost]]:
+    def _mean(self, arrays: Sequence[Rows], seed: int, step: int) -> tuple[list[_core.Report], list[Lost]]:
         """In the form in which the strategy lets them travel; what did not come back, of each rank."""
         forms = [
             travelling(
@@ -124,36 +106,30 @@ class Lossy:
         for form in forms:
             form.narrow()
         buffers = [Buffer(form.pointer, form.elements, form.dtype, form, None) for form in forms]
-        reports = self._run(buffers, op="mean", stream=_GRADIENTS)
+        reports = self._run(buffers, step)
         lost = [lost_values(report, form) for report, form in zip(reports, forms, strict=True)]
         for form in forms:
             form.widen()
             form.release()
         return reports, lost
 
-    def _resync(self, window: Rows) -> None:
-        """Rank r sends the r-th part of the window to all others."""
-        elements = window.shape[1]
-        padded = np.zeros((self._ranks, -(-elements // self._ranks) * self._ranks), np.float32)
-        padded[:, :elements] = window
-        self._run(list(padded), op="gather")
-        window[:] = padded[:, :elements]
-
-    def _run(self, arrays: Sequence[Rows] | Sequence[Buffer], **options: Any) -> list[_core.Report]:
+    def _run(self, buffers: Sequence[Buffer], step: int) -> list[_core.Report]:
         starts = [_COMPUTE_SECONDS] * self._ranks
-        operation = Operation(arrays, start_seconds=starts, bounded=True, **options)
+        operation = Operation(
+            buffers, "mean", start_seconds=starts, bounded=True, stream=_GRADIENTS, step=step
+        )
         return [_checked(report) for report in self._simulation.run([operation])[0]]
 
 
 def transport_for(
-    strategy: Strategy, loss: Loss | None, shape: tuple[int, int], payload_bytes: int, seed: int
+    strategy: Strategy, loss: Loss | None, ranks: int, payload_bytes: int, seed: int
 ) -> Transport:
-    """The strategy at work, for gradients of this shape: ranks and elements."""
+    """The strategy at work, for so many ranks."""
     if strategy.lossless:
         return Exact()
     if loss is None:
         raise ValueError(f"loss = None does not go with strategy {strategy.name!r}: say what it loses")
-    return Lossy(strategy, loss, shape, payload_bytes, seed)
+    return Lossy(strategy, loss, ranks, payload_bytes, seed)
 
 
 def _payload_bytes(wire: Wire, as_float32: int) -> int:
@@ -171,17 +147,16 @@ def _network(strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, see
         ingress=Port(_GIGABIT, _SWITCH_QUEUE_BYTES),
         coalesce=1.0,
         payload_bytes=_payload_bytes(strategy.wire, payload_bytes),
-        doom=Doom(loss.pattern, loss.share, loss.hopeless),
-        repair=strategy.repair,
-        late_repair=strategy.late_repair,
+        forced_loss=ForcedLoss(loss.pattern, loss.share, _hopeless(strategy, loss)),
+        delivery=strategy.delivery,
+        exclude_at_most=_EXCLUDE_AT_MOST,
         shuffle=strategy.shuffle,
-        absent_after=_NEVER_ABSENT,
     )
 
 
-def _windows(elements: int, ranks: int, steps: int | None) -> ResyncWindows | None:
-    """However short the windows: in a model this small full packets would bring all of it every few steps."""
-    return None if steps is None else ResyncWindows(elements, ranks, steps, least=1)
+def _hopeless(strategy: Strategy, loss: Loss) -> Hopeless:
+    """A decision is repaired until it arrives, unless the transport is best-effort."""
+    return "contributions" if strategy.carries and loss.hopeless == "everything" else loss.hopeless
 
 
 def _checked(report: _core.Report | None) -> _core.Report:
@@ -190,8 +165,14 @@ def _checked(report: _core.Report | None) -> _core.Report:
     return report
 
 
-def _lost_share(reports: Sequence[_core.Report]) -> float:
-    """Of both stages together. In each, all ranks together wait for (ranks - 1) times the bucket."""
+def missing_share(reports: Sequence[_core.Report]) -> float:
+    """Best effort: of both stages together. In each, all ranks wait for (ranks - 1) times the bucket."""
     ranks, size = len(reports), reports[0].bytes
-    missing = sum(count for report in reports for _stage, _whose, _first, count in report.holes)
+    missing = sum(count for report in reports for _stage, _peer, _begin, count in report.holes)
     return missing / (2 * (ranks - 1) * size)
+
+
+def excluded_share(report: _core.Report) -> float:
+    """Carry: of the contributions that travel, those that no decision includes. Any rank's report tells."""
+    travelling_bytes = (len(report.members) - 1) * report.bytes
+    return sum(count for _rank, count in report.excluded) / travelling_bytes

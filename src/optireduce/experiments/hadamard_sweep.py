@@ -13,9 +13,9 @@ from ..page.parts import Rows, Verdict
 from .sim_lost_packets import ESTIMATES, PACKET, ErrorParts, error_parts, heavy_tail, lost_packets
 from .sim_numbers import Summary, spread_series
 from .sim_training import (
+    CARRY,
     EXACT,
     HADAMARD,
-    OURS,
     PAPERS,
     Outcome,
     Place,
@@ -35,7 +35,7 @@ _FLAT = 0.01  # at most so much less of the answers is right
 _TIMES = 10.0  # larger are the entries of the toy gradient that lie in its tail
 _PATTERNS = ("random", "tail", "bursts")
 _TRAINED_PATTERNS = ("random", "tail")
-_TRAINED = (PAPERS, HADAMARD, OURS)
+_TRAINED = (PAPERS, HADAMARD, CARRY)
 _TASK = "digits"
 _LITTLE, _MUCH_LOSS = 0.01, (0.05, 0.1)  # shares that the papers speak of
 
@@ -128,7 +128,7 @@ def _findings(plan: _Plan, toys: Sequence[Toy], outcomes: Sequence[Outcome]) -> 
             _bias_verdict(toys),
             _little_verdict(outcomes),
             _flat_verdict(plan, outcomes),
-            _ours_verdict(plan, outcomes),
+            _carry_verdict(plan, outcomes),
         ],
         data={
             "plan": asdict(plan),
@@ -141,8 +141,9 @@ def _findings(plan: _Plan, toys: Sequence[Toy], outcomes: Sequence[Outcome]) -> 
             "packets and signs. Bias is what remains of the error when the estimates of all draws are "
             "averaged.",
             f"Training: {_TASK}, SGD with momentum, 8 replicas, {plan.steps} steps, {plan.seeds} seeds; "
-            "spreads are standard deviations between seeds. Ours does not use the transform: it fetches what "
-            "was late.",
+            "spreads are standard deviations between seeds. Carry does not use the transform: an excluded "
+            "contribution is added to the next one. It loses contributions only; the papers' transport loses "
+            "in both stages.",
             "What the transform costs in time is not part of this study; docs/performance.md has the "
             "kernels' speed.",
         ),
@@ -200,8 +201,7 @@ def _little_verdict(outcomes: Sequence[Outcome]) -> Verdict:
         ours=f"final loss lower by {texts}",
         holds=all(gain.mean <= 2 * gain.error for gain in gains),
         note="Holds means: no gain beyond twice its standard error. What it costs in time is not weighed: "
-        "this is half of the claim. Replicas end as far apart with it as without (drift, in the data): if it "
-        "helps, then not by less drift but by drift that is spread evenly.",
+        "this is half of the claim. How far apart replicas end with it and without is in the data.",
     )
 
 
@@ -227,20 +227,19 @@ def _flat_verdict(plan: _Plan, outcomes: Sequence[Outcome]) -> Verdict:
     )
 
 
-def _ours_verdict(plan: _Plan, outcomes: Sequence[Outcome]) -> Verdict:
+def _carry_verdict(plan: _Plan, outcomes: Sequence[Outcome]) -> Verdict:
     behind = {
         f"{mine.pattern} {mine.share:.0%}": above(outcomes, mine, theirs)
-        for mine, theirs in zip(_under_much_loss(plan, OURS), _under_much_loss(plan, HADAMARD), strict=True)
+        for mine, theirs in zip(_under_much_loss(plan, CARRY), _under_much_loss(plan, HADAMARD), strict=True)
     }
     return Verdict(
-        claim="Our transport needs no transform: its final loss is no higher than with it",
+        claim="Carried contributions need no transform: their final loss is no higher than with it",
         paper="no figure: this is ours to show",
-        ours="ours minus papers+hadamard: "
+        ours="carry minus papers+hadamard: "
         + ", ".join(f"{name} {_with_error(found)}" for name, found in behind.items())
         + " (± s.e.)",
         holds=all(found.mean <= 2 * found.error for found in behind.values()),
-        note="Where tails are dropped, all ranks lose the same packets of a step, and what never reached its "
-        "owner is not fetched later: then the transform is better, with SGD.",
+        note="Holds means: by no more than twice the standard error.",
     )
 
 

@@ -15,6 +15,7 @@ from ..simulation import Network, Operation, Simulation
 
 _AT_ONCE = 20  # operations that are handed over together; in between all ranks wait for each other
 _ENDS = ("complete", "early", "deadline")
+_STREAM = 1  # of all operations: they are on one bucket
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -26,28 +27,28 @@ class Loop:
     measured: int
     """Operations that count."""
     settling: int
-    """Operations before them, the warm-up included: what adapts needs some time."""
+    """Operations before them: what adapts needs some time."""
     elements: int
     compute_seconds: float
     """Between two operations."""
-    ends_early: bool = True
-    """False: what is missing is waited for until the deadline."""
+    bounded: bool = True
+    """Whether operations have a deadline."""
 
     @property
     def operations(self) -> int:
         """In all."""
         return self.settling + self.measured
 
-    def operation(self, arrays: Sequence[Array], first: bool) -> Operation:
+    def operation(self, arrays: Sequence[Array], step: int, first: bool) -> Operation:
         """One of them; the first one of a run begins with it, others follow the one before."""
         return Operation(
             arrays,
             "mean",
             start_seconds=[self.compute_seconds] * len(arrays) if first else None,
             follows_seconds=None if first else self.compute_seconds,
-            bounded=True,
-            # Operations with patience do not end early. One byte of it changes the deadline by nothing.
-            patience_bytes=0 if self.ends_early else 1,
+            bounded=self.bounded,
+            stream=_STREAM if self.bounded else 0,
+            step=step,
         )
 
 
@@ -58,7 +59,8 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     """Of the slowest rank."""
     lost: list[float] = field(default_factory=list)
-    """Share of what had to travel that did not come in time."""
+    """Share of what had to travel that did not come in time: excluded contributions or, with best effort,
+    whatever is missing in both stages."""
     repaired: list[float] = field(default_factory=list)
     """Share of what had to travel that was sent again."""
     closed_by: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ENDS, 0))
@@ -67,10 +69,10 @@ class Measured:
     """The mean over the ranks, as these three."""
     window_bytes: list[float] = field(default_factory=list)
     early_fraction: list[float] = field(default_factory=list)
-    bound_seconds: list[float] = field(default_factory=list)
-    """The hard deadline, the longest of all ranks."""
-    first_bound_seconds: float = 0.0
-    """The same of the first operation that had one: as the warm-up left it."""
+    deadline_seconds: list[float] = field(default_factory=list)
+    """The longest of all ranks."""
+    without_early: list[float] = field(default_factory=list)
+    """As ``seconds``, if ranks that ended early had waited for their deadline."""
 
 
 def run_loop(network: Network, loop: Loop, advance: Callable[[int], None]) -> Measured:
@@ -79,9 +81,9 @@ def run_loop(network: Network, loop: Loop, advance: Callable[[int], None]) -> Me
     arrays = [np.zeros(loop.elements, np.float32) for _ in range(network.ranks)]
     for done in range(0, loop.operations, _AT_ONCE):
         count = min(loop.operations - done, _AT_ONCE)
-        rows = simulation.run([loop.operation(arrays, first=number == 0) for number in range(count)])
+        steps = range(done, done + count)
+        rows = simulation.run([loop.operation(arrays, step, first=step == done) for step in steps])
         reports = [[_checked(report) for report in row] for row in rows]
-        measured.first_bound_seconds = measured.first_bound_seconds or _first_bound(reports)
         for row in reports[max(0, loop.settling - done) :]:
             note(measured, row)
         advance(count)
@@ -100,13 +102,13 @@ def note(measured: Measured, reports: Sequence[_core.Report]) -> None:
     measured.incast.append(fmean(report.incast for report in reports))
     measured.window_bytes.append(fmean(report.window_bytes for report in reports))
     measured.early_fraction.append(fmean(report.early_fraction for report in reports))
-    measured.bound_seconds.append(max(report.bound_seconds for report in reports))
+    measured.deadline_seconds.append(max(report.deadline_seconds for report in reports))
+    measured.without_early.append(max(_without_early(report) for report in reports))
 
 
-def _first_bound(rows: Sequence[Sequence[_core.Report]]) -> float:
-    """0 while the warm-up lasts."""
-    bounds = (max(report.bound_seconds for report in reports) for reports in rows)
-    return next((bound for bound in bounds if bound > 0), 0.0)
+def _without_early(report: _core.Report) -> float:
+    ended_early = report.closed_by == "early"
+    return max(report.elapsed_seconds, report.deadline_seconds) if ended_early else report.elapsed_seconds
 
 
 def travelling_bytes(ranks: int, bucket_bytes: int) -> int:
@@ -115,8 +117,9 @@ def travelling_bytes(ranks: int, bucket_bytes: int) -> int:
 
 
 def missing_bytes(reports: Sequence[_core.Report]) -> int:
-    """Of both stages and all ranks."""
-    return sum(count for report in reports for _stage, _whose, _first, count in report.holes)
+    """Of both stages and all ranks. Exclusions are the same in all reports, holes are each rank's own."""
+    excluded = sum(count for _rank, count in reports[0].excluded)
+    return excluded + sum(count for report in reports for _stage, _peer, _begin, count in report.holes)
 
 
 def _check_bursts_lasted(network: Network, now_seconds: float) -> None:

@@ -29,7 +29,7 @@ class Repeats:
 
     @property
     def lost(self) -> Summary:
-        """The mean share lost."""
+        """The mean share that missed the deadline."""
         return summary([fmean(run.lost) for run in self.runs])
 
     @property
@@ -39,14 +39,14 @@ class Repeats:
         return sum(run.closed_by["early"] for run in self.runs) / ends
 
     @property
-    def first_bound(self) -> float:
-        """The hard deadline as the warm-up left it, seconds."""
-        return fmean(run.first_bound_seconds for run in self.runs)
+    def without_early(self) -> Summary:
+        """The mean time of an operation, if ranks that ended early had waited for their deadline."""
+        return summary([fmean(run.without_early) for run in self.runs])
 
     @property
-    def last_bound(self) -> float:
-        """The hard deadline at the end, seconds."""
-        return fmean(run.bound_seconds[-1] for run in self.runs)
+    def deadline(self) -> float:
+        """The mean, seconds."""
+        return fmean(fmean(run.deadline_seconds) for run in self.runs)
 
     @property
     def incast(self) -> float:

@@ -9,7 +9,7 @@ from functools import partial
 from .sim_numbers import Summary, summary
 from .study import Advance
 
-EXACT, PAPERS, HADAMARD, OURS = "exact", "papers", "papers+hadamard", "ours"  # of accuracy.strategies
+EXACT, CARRY, PAPERS, HADAMARD = "exact", "carry", "papers", "papers+hadamard"  # of accuracy.strategies
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Outcome:
     score: float | None
     """Share of right answers, of tasks that have one."""
     lost_share: float
-    """What was really lost, the warm-up aside."""
-    drift: float
-    """How far apart replicas are at the end."""
+    """What was really lost, in steps with a deadline."""
+    apart: float
+    """How far apart replicas are at the end; 0: the same bits."""
 
 
 def train_all(places: Sequence[Place], seeds: int, steps: int, advance: Advance) -> list[Outcome]:
@@ -58,7 +58,7 @@ def train_all(places: Sequence[Place], seeds: int, steps: int, advance: Advance)
         for seed in range(seeds):
             case = Case(tasks[place.task], STRATEGIES[place.strategy], loss, seed, steps)
             run = train(case, partial(advance, f"{place}, seed {seed}"))
-            outcomes.append(Outcome(place, seed, run.final_loss, run.score, run.lost_share, run.drift[-1]))
+            outcomes.append(Outcome(place, seed, run.final_loss, run.score, run.lost_share, run.apart[-1]))
     return outcomes
 
 

@@ -54,13 +54,13 @@ def _rows(result: Comparison) -> list[Figures]:
 
 
 def _table(hosts: int, environment: str, result: Comparison) -> Rows:
-    header = ("algorithm", "p50", "p90", "p99", "max", "P99/P50", "lost", "MB sent a rank", "CPU s")
+    header = ("algorithm", "p50", "p90", "p99", "max", "P99/P50", "missing", "MB sent a rank", "CPU s")
     lines = [
         (
             row.system,
             *(f"{seconds * 1e3:.0f} ms" for seconds in (row.p50, row.p90, row.p99, row.most)),
             f"{row.tail:.2f} {_tail_interval(result, row.system).text()}",
-            f"{row.lost_mean:.2%}",
+            f"{row.missing_mean:.2%}",
             f"{row.sent_bytes / 1e6:.2f}",
             f"{row.cpu_seconds:.2f}",
         )
@@ -101,7 +101,7 @@ def _verdicts(found: Found) -> Iterator[Verdict]:
 
 def _as_json(result: Comparison) -> dict[str, Any]:
     return {
-        row.system: asdict(row) | {"seconds": measured.seconds(), "lost": measured.lost_shares()}
+        row.system: asdict(row) | {"seconds": measured.seconds(), "missing": measured.missing_shares()}
         for row, measured in zip(_rows(result), result.systems.values(), strict=True)
     }
 

@@ -9,11 +9,11 @@ from math import hypot
 from ..page.figure import Figure, Series
 from ..page.parts import Rows, Verdict
 from .sim_numbers import Summary, spread_series
-from .sim_training import EXACT, OURS, PAPERS, Outcome, Place, above, losses, lost_share, scores, train_all
+from .sim_training import CARRY, EXACT, PAPERS, Outcome, Place, above, losses, lost_share, scores, train_all
 from .study import Advance, Findings, Settings, Study
 
 _DIGITS, _BYTES = "digits", "bytes"
-_COMPARED = (PAPERS, OURS)
+_COMPARED = (PAPERS, CARRY)
 _FLAT_SCORE = 0.01  # at most so much less of the answers is right: no worse
 _FLAT_UP_TO = 0.05  # the papers drop far less; this is where we ask
 _PATTERN = "tail"
@@ -86,8 +86,9 @@ def _findings(parts: Sequence[_Part], outcomes: Sequence[Outcome]) -> Findings:
         },
         notes=(
             "8 virtual replicas, the protocol in virtual time. Of what every rank sends to every other in "
-            "every operation and stage, the last share of packets never comes before the deadline, and "
-            "cannot be repaired before it; the 20 operations of the warm-up lose nothing.",
+            "every operation, the last share of packets never comes before the deadline and cannot be "
+            "repaired before it: in both stages with the papers' transport, of contributions only with "
+            "carry, which sends a decision until it arrives. The first operations are exact.",
             *(
                 f"{part.task}: {part.steps} steps, {part.seeds} seeds; spreads are their standard deviations."
                 for part in parts
@@ -96,11 +97,11 @@ def _findings(parts: Sequence[_Part], outcomes: Sequence[Outcome]) -> Findings:
             "the same 11 of them: equal accuracies come from that, and a spread of 0 is no precision. Look "
             "at the loss.",
             "A shard of digits has 19 packets. Where 1 or 2 % are dropped, pairs of ranks lose their last "
-            "one now and then, each at other times, and replicas drift apart; at 5 % nearly all lose the "
-            "same one. That is why less can harm the papers' transport more.",
-            "Papers: no repair, zeros where nothing came, packets in the order of memory; but sums are "
-            "divided by what came, not by 8 as theirs. Ours: packets in another order each time, what is "
-            "late is added to the next gradient, parameters are sent again slowly.",
+            "one now and then, each at other times, and the papers' replicas differ; at 5 % nearly all lose "
+            "the same one. That is why less can harm the papers' transport more.",
+            "Papers: no repair, zeros where nothing came, packets in the order of memory. Carry: packets in "
+            "another order each time, an excluded contribution is added to the next one, and all replicas "
+            "get the same decisions.",
         ),
     )
 
@@ -125,13 +126,13 @@ def _score_verdict(part: _Part, outcomes: Sequence[Outcome], strategy: str) -> V
 def _loss_verdict(part: _Part, outcomes: Sequence[Outcome]) -> Verdict:
     most = max(part.shares)
     exact = Place(part.task, EXACT)
-    papers, ours = (above(outcomes, Place(part.task, name, _PATTERN, most), exact) for name in _COMPARED)
+    papers, carry = (above(outcomes, Place(part.task, name, _PATTERN, most), exact) for name in _COMPARED)
     return Verdict(
-        claim=f"Our transport keeps the final loss nearer to the exact run's than the papers', {part.task}, "
-        f"{most:.0%} dropped",
+        claim="Carried contributions keep the final loss nearer to the exact run's than the papers' "
+        f"transport, {part.task}, {most:.0%} dropped",
         paper="no figure: this is ours to show",
-        ours=f"papers {_with_error(papers)}, ours {_with_error(ours)} (± s.e.)",
-        holds=papers.mean - ours.mean > 2 * hypot(papers.error, ours.error),
+        ours=f"papers {_with_error(papers)}, carry {_with_error(carry)} (± s.e.)",
+        holds=papers.mean - carry.mean > 2 * hypot(papers.error, carry.error),
         note="Holds means: by more than twice the standard error of the difference.",
     )
 
@@ -190,7 +191,7 @@ STUDY = Study(
     name="tail-drop-accuracy",
     title="Tail-drop against accuracy",
     question="The poster drops the slowest packets of each operation and shows that accuracy holds. Here the "
-    "same is done to two small tasks, with the papers' transport and ours.",
+    "same is done to two small tasks, with the papers' transport and with carried contributions.",
     needs_lab=False,
     units=lambda settings: sum(part.units for part in _plan(settings)),
     run=run,

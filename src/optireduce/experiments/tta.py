@@ -116,7 +116,7 @@ def _findings(rows: list[Row], settings: Settings, notes: list[str]) -> Findings
 
 def _table(rows: list[Row], target: float) -> Rows:
     header = (
-        "environment", "hosts", "system", "step mean", "p50", "p99", "lost", "timeouts",
+        "environment", "hosts", "system", "step mean", "p50", "p99", "missing", "timeouts",
         "to target", "Gloo / this", "final held-out loss",
     )  # fmt: skip
     lines = []
@@ -134,7 +134,7 @@ def _cells(cell: Cell, target: float) -> tuple[str, ...]:
         f"{fmean(outcome.mean_step() for outcome in steps) * 1e3:.0f} ms",
         f"{fmean(outcome.p50() for outcome in steps) * 1e3:.0f} ms",
         f"{fmean(outcome.p99() for outcome in steps) * 1e3:.0f} ms",
-        f"{fmean(outcome.lost_mean() for outcome in steps):.2%}",
+        f"{fmean(outcome.missing_mean() for outcome in steps):.2%}",
         f"{fmean(outcome.timeouts() for outcome in steps):.0f}",
     )
     to_target = ", ".join(_text(seconds, ".1f", " s") for seconds in cell.seconds(target))

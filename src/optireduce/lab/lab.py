@@ -146,6 +146,24 @@ class Lab:
         """End a cut."""
         self._set_port(host, _FORWARDING)
 
+    def split(self, side: Sequence[int]) -> None:
+        """Let nothing pass between the hosts of ``side`` and all others, until :meth:`heal`. Within each side
+        everything passes.
+
+        Hosts are told their own hardware address for those on the other side: the switch drops such frames.
+        """
+        for host, other in self._across(side):
+            namespace = self._host(host)
+            own = namespace.call("cat", f"/sys/class/net/{INTERFACE}/address").strip()
+            namespace.ip(
+                "neigh", "replace", self.addresses[other], "lladdr", own, "dev", INTERFACE, "nud", "permanent"
+            )
+
+    def heal(self, side: Sequence[int]) -> None:
+        """End a split."""
+        for host, other in self._across(side):
+            self._host(host).ip("neigh", "del", self.addresses[other], "dev", INTERFACE)
+
     def link(self, host: int) -> shaping.Link:
         """What the queues of a host's shaped link have counted."""
         if self.rate is None:
@@ -255,6 +273,11 @@ class Lab:
     def _set_port(self, host: int, state: str) -> None:
         self._host(host)
         self._the_switch().bridge("link", "set", "dev", _port(host), "state", state)
+
+    def _across(self, side: Sequence[int]) -> list[tuple[int, int]]:
+        """All pairs of hosts on different sides, both ways."""
+        others = [host for host in range(len(self.addresses)) if host not in side]
+        return [pair for one in side for other in others for pair in ((one, other), (other, one))]
 
     def _chosen_losses(self, host: int | None) -> list[RandomLoss]:
         if host is None:

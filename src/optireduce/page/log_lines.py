@@ -20,15 +20,21 @@ class Operation:
     size: int  # bytes; 0: not known
     elapsed_ms: float
     stood_still_ms: float
-    lost_share: float  # in both stages
+    missing_share: float  # of the contributions: excluded or, with best effort, lost
     closed_by: str
     bounded: bool
-    bound_ms: float
-    early_ms: float
+    deadline_ms: float
+    usual_ms: float
     behind_ms: float
+    waited_for: int | None  # the rank whose contribution came last
+    waited_ms: float
     repaired_bytes: int
-    lost_by_peer: Mapping[int, int]  # bytes in both stages
-    absent: tuple[int, ...]
+    excluded: Mapping[int, int]  # bytes by rank
+    carried_bytes: int
+    void_bytes: int
+    dropped_bytes: int
+    view: int
+    members: tuple[int, ...]
     error: str | None
 
 
@@ -103,15 +109,21 @@ def _operation(fields: Mapping[str, Any]) -> Operation:
         size=_whole_or_zero(fields, "bytes"),
         elapsed_ms=_number(fields, "elapsed_ms"),
         stood_still_ms=_number(fields, "stood_still_ms"),
-        lost_share=_number(fields, "contributions_lost") + _number(fields, "reduced_lost"),
+        missing_share=_missing_share(fields),
         closed_by=_text(fields, "closed_by") or "unknown",
         bounded=fields.get("bounded") is True,
-        bound_ms=_number(fields, "bound_ms"),
-        early_ms=_number(fields, "early_ms"),
+        deadline_ms=_number(fields, "deadline_ms"),
+        usual_ms=_usual(_number(fields, "usual_ms"), _number(fields, "early_ms")),
         behind_ms=_number(fields, "behind_ms"),
+        waited_for=None if fields.get("waited_for") is None else _whole(fields, "waited_for"),
+        waited_ms=_number(fields, "waited_ms"),
         repaired_bytes=_whole_or_zero(fields, "repaired_bytes"),
-        lost_by_peer=_lost_by_peer(fields.get("lost_by_peer") or {}),
-        absent=_ranks(fields.get("absent") or []),
+        excluded=_bytes_by_rank(fields, "excluded"),
+        carried_bytes=_whole_or_zero(fields, "carried_bytes"),
+        void_bytes=_whole_or_zero(fields, "void_bytes"),
+        dropped_bytes=_whole_or_zero(fields, "dropped_bytes"),
+        view=_whole_or_zero(fields, "view"),
+        members=_ranks(fields, "members"),
         error=_text(fields, "error"),
     )
 
@@ -154,22 +166,32 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
-def _lost_by_peer(value: Any) -> dict[int, int]:
+def _missing_share(fields: Mapping[str, Any]) -> float:
+    """A log has what its group's delivery tells: exclusions, or losses in both stages."""
+    lost = _whole_or_zero(fields, "lost_contribution_bytes") + _whole_or_zero(fields, "lost_decision_bytes")
+    size = _whole_or_zero(fields, "bytes")
+    return lost / size if lost and size else _number(fields, "excluded_share")
+
+
+def _usual(usual: float, early: float) -> float:
+    """Best effort calls it tC."""
+    return usual if usual > 0 else early
+
+
+def _bytes_by_rank(fields: Mapping[str, Any], name: str) -> dict[int, int]:
+    value = fields.get(name) or {}
     if not isinstance(value, dict):
-        raise BadRecordError(f'"lost_by_peer" is {_short(value)}; it must be like {{"2": [100, 0]}}')
-    lost: dict[int, int] = {}
-    for peer, amounts in value.items():
-        if not peer.isdecimal() or not isinstance(amounts, list) or not all(map(_is_whole, amounts)):
-            raise BadRecordError(
-                f'"lost_by_peer" has {_short({peer: amounts})}; it must be like {{"2": [100, 0]}}'
-            )
-        lost[int(peer)] = sum(amounts)
-    return lost
+        raise BadRecordError(f'"{name}" is {_short(value)}; it must be like {{"2": 100}}')
+    for rank, count in value.items():
+        if not rank.isdecimal() or not _is_whole(count):
+            raise BadRecordError(f'"{name}" has {_short({rank: count})}; it must be like {{"2": 100}}')
+    return {int(rank): count for rank, count in value.items()}
 
 
-def _ranks(value: Any) -> tuple[int, ...]:
+def _ranks(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    value = fields.get(name) or []
     if not isinstance(value, list) or not all(map(_is_whole, value)):
-        raise BadRecordError(f'"absent" is {_short(value)}; it must be a list of ranks')
+        raise BadRecordError(f'"{name}" is {_short(value)}; it must be a list of ranks')
     return tuple(value)
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..quantiles import percentile
 from . import words
 from .figure import Figure, Series, cdf
+from .run_summary import waited_seconds
 from .runs import Run, StepColumns
 from .statistics import Bin, bins, known, mean, mean_by_step, step_durations
 
@@ -19,6 +20,7 @@ _Statistic = Callable[[Sequence[float]], float]
 _TIME_LABEL = "seconds since the run's first record"
 _LOG_FROM = 20.0  # times the median: a longer tail would press the rest of a curve against the axis
 _DEADLINE_BINS = 100
+_EXCLUSION_SPANS = 60
 
 
 def step_times(runs: Sequence[Run]) -> list[Figure]:
@@ -64,19 +66,23 @@ def training_loss(runs: Sequence[Run]) -> list[Figure]:
     return _shown(Figure("training-loss", "Training loss", _TIME_LABEL, "loss", series, caption=caption))
 
 
-def lost_share(runs: Sequence[Run]) -> list[Figure]:
-    """When data was lost. No plot of zeros."""
+def missing_share(runs: Sequence[Run]) -> list[Figure]:
+    """When contributions missed their deadline. No plot of zeros."""
     series = []
     for run in runs:
-        if any(share > 0 for share in run.operations.lost_share):
-            series.append(_lost_share(run))
+        if any(share > 0 for share in run.operations.missing_share):
+            series.append(_missing_share(run))
     caption = (
-        "Share of the data that operations did without. "
-        "Line: of neighbouring operations of all ranks together; band: up to the worst of them."
+        "Share of the contributions that missed the deadline: they are carried into a later step or, with "
+        "best effort, lost. Line: of neighbouring operations of all ranks together; band: up to the worst."
     )
-    return _shown(
-        Figure("lost-share", "Lost share", _TIME_LABEL, "lost, % of an operation", series, caption=caption)
-    )
+    label = "missed the deadline, % of an operation"
+    return _shown(Figure("missing-share", "Missed deadlines", _TIME_LABEL, label, series, caption=caption))
+
+
+def excluded_over_time(runs: Sequence[Run]) -> list[Figure]:
+    """For each run: when the contributions of which rank were excluded."""
+    return [figure for number, run in enumerate(runs, 1) for figure in _excluded_over_time(run, number)]
 
 
 def deadlines(runs: Sequence[Run]) -> list[Figure]:
@@ -84,20 +90,35 @@ def deadlines(runs: Sequence[Run]) -> list[Figure]:
     return [figure for number, run in enumerate(runs, 1) for figure in _deadlines(run, number)]
 
 
-def lost_by_peer(runs: Sequence[Run]) -> list[Figure]:
-    """Whose data is missing; those of whom nothing is stand beside them for comparison."""
-    totals = {run.label: _sent_and_lost(run) for run in runs if run.lost_by_link.total()}
-    peers = sorted({peer for total in totals.values() for peer in total})
+def excluded_by_rank(runs: Sequence[Run]) -> list[Figure]:
+    """Whose contributions were excluded; ranks without exclusions stand beside them for comparison."""
+    shares = {run.label: _excluded_shares(run) for run in runs if len(run.exclusions.rank)}
+    ranks = sorted({rank for found in shares.values() for rank in found})
     series = [
-        Series(label, [peers.index(peer) for peer in total], [lost / 1e6 for lost in total.values()])
-        for label, total in totals.items()
+        Series(label, [ranks.index(rank) for rank in found], [100 * share for share in found.values()])
+        for label, found in shares.items()
     ]
-    caption = "Data that did not come in time, by the rank that should have sent it, as all others logged it."
-    return _by_rank("lost-by-peer", "Lost data by sender", "MB", series, peers, caption)
+    caption = "Share of a rank's contributions that arrived after the deadline of the operation."
+    return _by_rank("excluded-by-rank", "Excluded contributions by rank", "%", series, ranks, caption)
+
+
+def waited_for(runs: Sequence[Run]) -> list[Figure]:
+    """The rank that others wait for stands out."""
+    waited = {run.label: dict(waited_seconds(run)) for run in runs if run.waits}
+    ranks = sorted({rank for run in runs if run.waits for rank in run.ranks | set(run.waits)})
+    series = [
+        Series(label, list(range(len(ranks))), [found.get(rank, 0.0) for rank in ranks])
+        for label, found in waited.items()
+    ]
+    caption = (
+        "How long the other ranks waited for this rank's contribution after the median rank's, in all "
+        "operations in which it came last."
+    )
+    return _by_rank("waited-for", "Ranks that others waited for", "seconds", series, ranks, caption)
 
 
 def late_ranks(runs: Sequence[Run]) -> list[Figure]:
-    """Who keeps the others waiting."""
+    """Ranks that begin their operations late."""
     behind = {run.label: _behind(run) for run in runs}
     ranks = sorted({rank for found in behind.values() for rank in found})
     series = [_late_series(label, found, ranks) for label, found in behind.items()]
@@ -117,7 +138,7 @@ def _distribution(name: str, title: str, values: dict[str, list[float]], caption
 
 def _deadlines(run: Run, number: int) -> list[Figure]:
     columns, times = run.operations, np.asarray(_since_start(run, run.operations.time))
-    sizes, bounded = np.asarray(columns.size), ~np.isnan(np.asarray(columns.bound_ms))
+    sizes, bounded = np.asarray(columns.size), ~np.isnan(np.asarray(columns.deadline_ms))
     if not bounded.any():
         return []
     shown = _busiest_size(sizes[bounded])
@@ -128,8 +149,8 @@ def _deadlines(run: Run, number: int) -> list[Figure]:
 
     series = [
         _line("operations", binned(columns.elapsed_ms), _median, low=_p10, high=_p90),
-        _line("tC, the usual time", binned(columns.early_ms), _median),
-        _line("tB, the deadline", binned(columns.bound_ms), _median),
+        _line("the usual time", binned(columns.usual_ms), _median),
+        _line("the deadline", binned(columns.deadline_ms), _median),
     ]
     caption = (
         f"Operations of {words.size(shown)}, the size that carries most of the data (others have other "
@@ -145,23 +166,46 @@ def _busiest_size(sizes: npt.NDArray[np.int64]) -> int:
     return int(found[np.flatnonzero(found * counts == (found * counts).max())[-1]])
 
 
-def _lost_share(run: Run) -> Series:
+def _missing_share(run: Run) -> Series:
     """A large operation counts for more than a small one, as its data does."""
     columns, times = run.operations, _since_start(run, run.operations.time)
-    shares, sizes = np.asarray(columns.lost_share), np.asarray(columns.size, dtype=np.float64)
+    shares, sizes = np.asarray(columns.missing_share), np.asarray(columns.size, dtype=np.float64)
     sizes[np.isnan(shares)] = np.nan
-    worst, lost, moved = (bins(times, values) for values in (100 * shares, 100 * shares * sizes, sizes))
-    pairs = zip(lost, moved, strict=True)
-    curve = [sum(part.values) / max(sum(whole.values), 1.0) for part, whole in pairs]
+    worst, part, whole = (bins(times, values) for values in (100 * shares, 100 * shares * sizes, sizes))
+    pairs = zip(part, whole, strict=True)
+    curve = [sum(missing.values) / max(sum(moved.values), 1.0) for missing, moved in pairs]
     highest = [_highest(one.values) for one in worst]
     return Series(run.label, [one.time for one in worst], curve, curve, highest)
 
 
-def _sent_and_lost(run: Run) -> dict[int, int]:
+def _excluded_over_time(run: Run, number: int) -> list[Figure]:
+    """Sums over spans of time: every record counts, also of operations that excluded nothing."""
+    times, rank = np.asarray(run.exclusions.time), np.asarray(run.exclusions.rank)
+    excluded = np.asarray(run.exclusions.bytes, dtype=np.float64)
+    if not len(times):
+        return []
+    moments = np.asarray(run.operations.time)
+    edges = np.linspace(moments.min(), moments.max(), _EXCLUSION_SPANS + 1)
+    edges[-1] = np.inf  # the last span has its end
+    moved, _ = np.histogram(moments, edges, weights=np.asarray(run.operations.size, dtype=np.float64))
+    middles = _since_start(run, (edges[:-1] + (edges[1] - edges[0]) / 2).tolist())
+    series = []
+    for one in sorted(set(rank.tolist())):
+        sums, _ = np.histogram(times[rank == one], edges, weights=excluded[rank == one])
+        shares = (100 * sums / np.maximum(moved, 1.0)).tolist()
+        series.append(Series(f"rank {one}", middles, shares))
+    caption = "Share of each rank's contributions that were excluded from their own step, by time."
+    title = f"Excluded contributions: {run.label}"
+    label = "excluded, % of the rank's contributions"
+    return [Figure(f"excluded-{number}", title, _TIME_LABEL, label, series, caption=caption)]
+
+
+def _excluded_shares(run: Run) -> dict[int, float]:
+    moved = max(sum(run.operations.size), 1)
     total = dict.fromkeys(sorted(run.ranks), 0)
-    for (sender, _), lost in sorted(run.lost_by_link.items()):
-        total[sender] = total.get(sender, 0) + lost
-    return total
+    for rank, count in zip(run.exclusions.rank, run.exclusions.bytes, strict=True):
+        total[rank] = total.get(rank, 0) + count
+    return {rank: count / moved for rank, count in sorted(total.items())}
 
 
 def _behind(run: Run) -> dict[int, list[float]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from . import run_figures, words
 from .page import Section
 from .parts import Rows
-from .run_summary import headline, summary_table
+from .run_summary import headline, summary_table, waited_seconds
 from .runs import Run
 
-_WORST_LINKS = 10
+_WORST_RANKS = 10
+_MOST_VIEWS = 100
 _MOST_ERRORS = 3
 _LOG_STEPS = "optireduce.page.training_log.TrainingLog(path, rank) writes them: .step(step, seconds, loss)"
 _LOG_HELD_OUT = "TrainingLog(path, rank).held_out(step, loss) logs it"
@@ -21,7 +23,7 @@ _LOG_OPERATIONS = (
 
 
 def run_sections(runs: Sequence[Run]) -> list[Section]:
-    """Summary, speed, learning, losses and deadlines, ranks; a section without data only says so."""
+    """Summary, speed, learning, deadlines, ranks; a section without data only says so."""
     return [
         Section(
             "Runs",
@@ -36,14 +38,22 @@ def run_sections(runs: Sequence[Run]) -> list[Section]:
             notes=_without(runs, "held_out", _LOG_HELD_OUT),
         ),
         Section(
-            "Losses and deadlines",
-            figures=[*run_figures.lost_share(runs), *run_figures.deadlines(runs)],
-            notes=[*_without(runs, "operations", _LOG_OPERATIONS), *_lossless(runs)],
+            "Deadlines",
+            figures=[
+                *run_figures.missing_share(runs),
+                *run_figures.excluded_over_time(runs),
+                *run_figures.deadlines(runs),
+            ],
+            notes=[*_without(runs, "operations", _LOG_OPERATIONS), *_nothing_missed(runs)],
         ),
         Section(
-            "Ranks and links",
-            tables=_worst_links(runs),
-            figures=[*run_figures.lost_by_peer(runs), *run_figures.late_ranks(runs)],
+            "Ranks and membership",
+            tables=[*_waited_for(runs), *_views(runs)],
+            figures=[
+                *run_figures.waited_for(runs),
+                *run_figures.excluded_by_rank(runs),
+                *run_figures.late_ranks(runs),
+            ],
         ),
     ]
 
@@ -59,7 +69,7 @@ def _without(runs: Sequence[Run], what: str, how: str) -> list[str]:
 def _summary_notes() -> list[str]:
     return [
         "A step lasts from when the last rank began it to when the last ended it. An operation counts once "
-        "for each rank that logged it; times and losses are without operations that failed.",
+        "for each rank that logged it; times and shares are without operations that failed.",
         "Machine and versions above are those on which this page was made.",
     ]
 
@@ -83,20 +93,55 @@ def _reading_notes(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _lossless(runs: Sequence[Run]) -> list[str]:
+def _nothing_missed(runs: Sequence[Run]) -> list[str]:
     labels = [
-        run.label for run in runs if run.operations.time and not any(x > 0 for x in run.operations.lost_share)
+        run.label
+        for run in runs
+        if run.operations.time and not any(share > 0 for share in run.operations.missing_share)
     ]
-    return [f"{', '.join(labels)}: no operation lost anything."] if labels else []
+    return [f"{', '.join(labels)}: no contribution missed its deadline."] if labels else []
 
 
-def _worst_links(runs: Sequence[Run]) -> list[Rows]:
-    """Which links are bad: one that stands out is a cable or a port, a sender that does is a machine."""
+def _waited_for(runs: Sequence[Run]) -> list[Rows]:
+    """A rank that stands out has a slow machine or a slow link."""
     tables = []
     for run in runs:
-        links = sorted(run.lost_by_link.items(), key=lambda item: (-item[1], item[0]))
-        rows = [(f"{sender} → {receiver}", words.size(lost)) for (sender, receiver), lost in links if lost]
+        rows = [
+            (
+                str(rank),
+                f"{len(run.waits[rank]):,}",
+                words.seconds(total),
+                words.seconds(max(run.waits[rank]) / 1e3),
+            )
+            for rank, total in waited_seconds(run)[:_WORST_RANKS]
+        ]
         if rows:
-            title = f"Links that lost most: {run.label}"
-            tables.append(Rows(title, ("from → to rank", "lost"), rows[:_WORST_LINKS]))
+            title = f"Ranks that others waited for: {run.label}"
+            tables.append(Rows(title, ("rank", "came last", "waited in all", "longest"), rows))
     return tables
+
+
+def _views(runs: Sequence[Run]) -> list[Rows]:
+    """Changes of the membership, in their order; nothing where there was none."""
+    tables = []
+    for run in runs:
+        found = sorted((view, members, time) for (view, members), time in run.views.items())
+        rows = [
+            (words.seconds(time - run.first_time), str(view), words.ranks(members), _change(before, members))
+            for (_, before, _), (view, members, time) in pairwise(found)
+        ][:_MOST_VIEWS]
+        if rows:
+            tables.append(
+                Rows(f"Membership views: {run.label}", ("after", "view", "members", "change"), rows)
+            )
+    return tables
+
+
+def _change(before: Sequence[int], after: Sequence[int]) -> str:
+    removed, returned = set(before) - set(after), set(after) - set(before)
+    changes = [
+        f"{what}: rank {words.ranks(ranks)}"
+        for what, ranks in (("removed", removed), ("returned", returned))
+        if ranks
+    ]
+    return "; ".join(changes) or "none"

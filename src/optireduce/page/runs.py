@@ -1,4 +1,4 @@
-"""The logs of training runs, read line by line. A record of some 600 bytes leaves some 60 in memory."""
+"""The logs of training runs, read line by line. A record of some 900 bytes leaves some 80 in memory."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class OperationColumns:
     size: array[int] = field(default_factory=_whole_numbers)  # bytes; 0: not known
     elapsed_ms: array[float] = field(default_factory=_numbers)
     stood_still_ms: array[float] = field(default_factory=_numbers)
-    lost_share: array[float] = field(default_factory=_numbers)
-    bound_ms: array[float] = field(default_factory=_numbers)  # NaN also: it had no deadline
-    early_ms: array[float] = field(default_factory=_numbers)
+    missing_share: array[float] = field(default_factory=_numbers)
+    deadline_ms: array[float] = field(default_factory=_numbers)  # NaN also: it had no deadline
+    usual_ms: array[float] = field(default_factory=_numbers)
     behind_ms: array[float] = field(default_factory=_numbers)
 
     def add(self, record: Operation) -> None:
@@ -61,10 +61,28 @@ class OperationColumns:
         self.size.append(record.size)
         self.elapsed_ms.append(record.elapsed_ms)
         self.stood_still_ms.append(record.stood_still_ms)
-        self.lost_share.append(record.lost_share)
-        self.bound_ms.append(record.bound_ms if record.bounded else math.nan)
-        self.early_ms.append(record.early_ms if record.bounded else math.nan)
+        self.missing_share.append(record.missing_share)
+        self.deadline_ms.append(record.deadline_ms if record.bounded else math.nan)
+        self.usual_ms.append(record.usual_ms if record.bounded else math.nan)
         self.behind_ms.append(record.behind_ms)
+
+
+@dataclass
+class Exclusions:
+    """Contributions that operations with a deadline did not include: one place in each column for each record
+    and excluded rank. All members log the same."""
+
+    time: array[float] = field(default_factory=_numbers)
+    rank: array[int] = field(default_factory=_whole_numbers)
+    bytes: array[int] = field(default_factory=_whole_numbers)
+
+    def add(self, record: Operation) -> None:
+        """Keep those of one record."""
+        for rank, count in record.excluded.items():
+            if count:
+                self.time.append(record.time)
+                self.rank.append(rank)
+                self.bytes.append(count)
 
 
 @dataclass
@@ -79,8 +97,12 @@ class Run:
     operations: OperationColumns = field(default_factory=OperationColumns)
     closed_by: Counter[str] = field(default_factory=Counter)
     repaired_bytes: int = 0
-    lost_by_link: Counter[tuple[int, int]] = field(default_factory=Counter)  # bytes by (from, to)
-    absent: set[int] = field(default_factory=set)
+    carried_bytes: int = 0
+    void_bytes: int = 0  # once for each rank that logged them
+    dropped_bytes: int = 0
+    exclusions: Exclusions = field(default_factory=Exclusions)
+    waits: dict[int, array[float]] = field(default_factory=dict)  # by rank: ms that others waited for it
+    views: dict[tuple[int, tuple[int, ...]], float] = field(default_factory=dict)  # when each was first seen
     errors: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)  # kinds
     cut_off: list[str] = field(default_factory=list)  # files whose last line is not whole
@@ -112,9 +134,15 @@ class Run:
         self.operations.add(record)
         self.closed_by[record.closed_by] += 1
         self.repaired_bytes += record.repaired_bytes
-        self.absent.update(record.absent)
-        for peer, lost in record.lost_by_peer.items():
-            self.lost_by_link[peer, record.rank] += lost
+        self.carried_bytes += record.carried_bytes
+        self.void_bytes += record.void_bytes
+        self.dropped_bytes += record.dropped_bytes
+        self.exclusions.add(record)
+        if record.waited_for is not None and record.waited_ms > 0:
+            self.waits.setdefault(record.waited_for, _numbers()).append(record.waited_ms)
+        if record.members:
+            view = (record.view, record.members)
+            self.views[view] = min(self.views.get(view, math.inf), record.time)
 
 
 def read_run(label: str, paths: Iterable[Path], advance: Callable[[int], None] = lambda _bytes: None) -> Run:

@@ -63,9 +63,8 @@ def bench(
 
     **Time** is that of the slowest rank, counted from a Gloo barrier that all ranks leave together. p50
     and p99 are over all iterations of all rounds. The ratio compares turns of the same round; shown are
-    the median and the worst and best round. Results are checked once per size against the exact sum, in
-    an operation without a deadline (#wrong counts elements over all ranks); **lost** is the share of all
-    ranks' results that the timed operations lost at their deadlines.
+    the median and the worst and best round. Results are checked once per size against the exact sum
+    (#wrong counts elements over all ranks).
 
     **algbw** is size / time, **busbw** is algbw x 2(n-1)/n, as in nccl-tests. **CPU s/GB** is user +
     system time of all ranks and their threads, over the 2(N-1)S bytes they must move for a tensor of S

@@ -59,4 +59,3 @@ class Block:
     seconds: tuple[float, ...]  # of the slowest rank, an entry an iteration
     cpu_seconds: float  # of all ranks and all their threads
     socket_drops: int | None  # datagrams lost for want of buffer, over all ranks; None: not counted
-    lost_bytes: int | None  # of all ranks' results, at deadlines; None: the backend has none

@@ -38,7 +38,6 @@ class Row:
     ratio: Spread  # the first backend's p50 over this one's, round by round
     limit_share: float  # of the raw-UDP limit's speed
     socket_drops: int | None
-    lost_share: float | None  # of what all ranks should have got
 
 
 def moved_bytes(nproc: int, size: int) -> int:
@@ -104,7 +103,6 @@ def _row(nproc: int, blocks: Sequence[Block], ratio: Spread, wrong: int, limit: 
     p50 = median(seconds)
     gigabytes = moved_bytes(nproc, size) * len(seconds) / GB
     drops = [block.socket_drops for block in blocks if block.socket_drops is not None]
-    lost = [block.lost_bytes for block in blocks if block.lost_bytes is not None]
     return Row(
         nproc=nproc,
         backend=blocks[0].backend,
@@ -119,5 +117,4 @@ def _row(nproc: int, blocks: Sequence[Block], ratio: Spread, wrong: int, limit: 
         ratio=ratio,
         limit_share=limit / p50,
         socket_drops=sum(drops) if drops else None,
-        lost_share=sum(lost) / (size * len(seconds) * nproc) if lost else None,
     )

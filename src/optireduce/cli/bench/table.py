@@ -12,7 +12,7 @@ from .statistics import GB, Row
 
 _COLUMNS = (
     "size", "count", "type", "redop", "backend", "time p50", "algbw GB/s", "busbw GB/s", "#wrong",
-    "p99", "CPU s/GB", "of raw UDP", "drops", "lost", "iters",
+    "p99", "CPU s/GB", "of raw UDP", "drops", "iters",
 )  # fmt: skip
 
 
@@ -46,7 +46,6 @@ def _cells(row: Row, dtype: str, first: str) -> tuple[str, ...]:
         f"{row.cpu_seconds_per_gb:.3g}",
         f"{row.limit_share:.0%}",
         "-" if row.socket_drops is None else _red_unless_zero(row.socket_drops),
-        "-" if row.lost_share is None else _share(row.lost_share),
         str(row.iterations),
     )
 
@@ -54,10 +53,6 @@ def _cells(row: Row, dtype: str, first: str) -> tuple[str, ...]:
 def _ratio(row: Row) -> str:
     colour = "green" if row.ratio.lowest > 1 else "red" if row.ratio.highest < 1 else "default"
     return f"[{colour}]{row.ratio.median:.2f}[/] \\[{row.ratio.lowest:.2f}-{row.ratio.highest:.2f}]"
-
-
-def _share(lost: float) -> str:
-    return f"[red]{lost:.2%}[/]" if lost else "0"
 
 
 def _red_unless_zero(count: int) -> str:

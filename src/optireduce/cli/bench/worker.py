@@ -15,7 +15,6 @@ from multiprocessing.synchronize import Barrier
 from typing import TYPE_CHECKING, Any
 
 from ...config import Config
-from ...exactness import exact
 from ..ranks import Seat, join_group
 from .plan import ELEMENT_BYTES, Block, Plan, Verified
 
@@ -75,15 +74,16 @@ class _Rank:
     def _measure_block(self, backend: str, size: int, round_index: int, tensor: torch.Tensor) -> Block:
         for _ in range(self.plan.warmup):
             self._timed(backend, tensor)
-        before = losses(backend, self.groups[backend])
+        before = socket_drops(backend, self.groups[backend])
         iterations = self.plan.iterations_for(size, self.seat.size)
         samples = [self._timed(backend, tensor) for _ in range(iterations)]
-        after = losses(backend, self.groups[backend])
-        mine = [new - old for new, old in zip(after, before, strict=True)]
+        after = socket_drops(backend, self.groups[backend])
         seconds = self._over_ranks([wall for wall, _ in samples], "MAX")
-        total_cpu, *total = self._over_ranks([sum(cpu for _, cpu in samples), *mine], "SUM")
-        drops, lost = (int(value) for value in total) if total else (None, None)
-        return Block(backend, size, round_index, tuple(seconds), total_cpu, drops, lost)
+        cpu = sum(cpu for _, cpu in samples)
+        if before is None or after is None:
+            return Block(backend, size, round_index, tuple(seconds), self._over_ranks([cpu], "SUM")[0], None)
+        total_cpu, drops = self._over_ranks([cpu, after - before], "SUM")
+        return Block(backend, size, round_index, tuple(seconds), total_cpu, int(drops))
 
     def _timed(self, backend: str, tensor: torch.Tensor) -> tuple[float, float]:
         """Wall seconds and CPU seconds (user + system, all threads of this process) of one all-reduce."""
@@ -103,8 +103,7 @@ class _Rank:
         import torch.distributed as dist
 
         tensor = self._pattern([self.seat.rank], size)
-        with exact():  # what a deadline costs is counted as lost, not as wrong
-            dist.all_reduce(tensor, group=self.groups[backend])
+        dist.all_reduce(tensor, group=self.groups[backend])
         wrong = int((tensor != self._pattern(range(self.seat.size), size)).sum())
         return int(self._over_ranks([wrong], "SUM")[0])
 
@@ -139,12 +138,11 @@ def pattern(ranks: Iterable[int], elements: int, dtype: str) -> torch.Tensor:
     return period.repeat(elements // _PATTERN_PERIOD + 1)[:elements].clone()
 
 
-def losses(backend: str, group: Group) -> tuple[int, ...]:
-    """Of this rank, since its group formed: datagrams lost because a receive buffer was full, and bytes of
-    results lost at deadlines. Nothing for backends that do not count."""
+def socket_drops(backend: str, group: Group) -> int | None:
+    """Datagrams that this rank lost because a receive buffer was full, since its group formed. None for
+    backends that do not count."""
     if backend.partition(":")[0] != "optireduce":
-        return ()
+        return None
     import optireduce
 
-    stats = optireduce.stats(group)
-    return int(stats["socket_drops"]), int(stats["lost_bytes"])
+    return int(optireduce.stats(group)["socket_drops"])

@@ -98,7 +98,8 @@ def _place(hosts: int, environment: Environment) -> Iterator[tuple[Place, Callab
 
 
 def _fault(place: Place, environment: Environment, step: int) -> Callable[[int], frozenset[int]]:
-    """What `stop` and `crash` do to the last host when rank 0 has made so many steps: who is to die."""
+    """What `stop` and `crash` do to the last host when rank 0 has made so many steps: the ranks that may then
+    end early. A rank that was stopped for long is left behind."""
     victim = len(place.addresses) - 1
 
     def at_step(done: int) -> frozenset[int]:
@@ -109,7 +110,7 @@ def _fault(place: Place, environment: Environment, step: int) -> Callable[[int],
             threading.Timer(_STOPPED_SECONDS, place.resume_host, (victim,)).start()
         if environment.crashes:
             place.kill_host(victim)
-        return frozenset({victim} if environment.crashes else ())
+        return frozenset({victim} if environment.is_fault else ())
 
     return at_step
 
@@ -122,9 +123,11 @@ def _show(outcomes: list[Outcome], title: str) -> None:
             say(f"[red]{outcome.system} failed[/] after {len(outcome.steps)} steps: {why}")
         elif outcome.replica_difference:
             say(
-                f"{outcome.system}: some data missed its deadline; the ranks' parameters differ by at most "
+                f"[red]{outcome.system}: the ranks' parameters differ[/] by at most "
                 f"{outcome.replica_difference:.1e} of the largest one"
             )
+        elif outcome.replica_difference == 0:
+            say(f"{outcome.system}: all ranks that trained to the end have the same parameters")
     first, other = outcomes[0], outcomes[-1]
     if first.steps and other.steps:
         faster = first.mean_step() / other.mean_step()
@@ -135,7 +138,7 @@ def _render(outcomes: list[Outcome], title: str) -> Table:
     table = Table(title=title, title_justify="left", pad_edge=False)
     table.add_column("system")
     for name in (
-        "steps", "step mean", "p50", "p99", "p99/p50", "waiting for gradients", "lost", "timeouts",
+        "steps", "step mean", "p50", "p99", "p99/p50", "waiting for gradients", "missing", "timeouts",
         "held-out loss", "training",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
@@ -155,7 +158,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
         format_seconds(outcome.p99()),
         f"{outcome.p99() / outcome.p50():.2f}",
         f"{outcome.waiting_share():.0%}",
-        f"{outcome.lost_mean():.2%}",
+        f"{outcome.missing_mean():.2%}",
         str(outcome.timeouts()),
         f"{outcome.final_loss:.4f}",
         format_seconds(outcome.seconds),

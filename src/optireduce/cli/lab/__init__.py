@@ -5,10 +5,15 @@ from __future__ import annotations
 import typer
 
 from .bench import bench
+from .busy import busy
 from .calibrate import calibrate
 from .check import check
+from .cut import cut
 from .environments import environments
 from .flood import flood
+from .kill import kill
+from .pauses import pauses
+from .replicas import replicas
 from .run import run
 from .soak import soak
 
@@ -24,6 +29,11 @@ lab.command()(calibrate)
 lab.command()(bench)
 lab.command()(soak)
 lab.command()(flood)
+lab.command()(replicas)
+lab.command()(pauses)
+lab.command()(kill)
+lab.command()(cut)
+lab.command()(busy)
 lab.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
 
 __all__ = ["lab"]

@@ -37,7 +37,7 @@ from .options import (
 )
 from .settings import check_settings, chosen_systems, default_systems, frontier_systems, parse_settings
 
-_HEADER_BYTES = 56
+_HEADER_BYTES = 64
 _PAYLOAD_BYTES = 1_408  # of a packet that fits an MTU of 1,500
 _FRAME_BYTES = 14 + 20 + 8 + _HEADER_BYTES + _PAYLOAD_BYTES
 
@@ -73,7 +73,7 @@ def bench(
     systems: Annotated[
         str | None,
         typer.Option(
-            help=f"Of {','.join(SYSTEMS)}; `papers` is optireduce without repair, `multicast` with multicast."
+            help=f"Of {','.join(SYSTEMS)}; `papers` is their best-effort transport, `multicast` ours with it."
         ),
     ] = None,
     hosts: Hosts = 4,

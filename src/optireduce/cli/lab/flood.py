@@ -25,9 +25,9 @@ def flood(
 ) -> None:
     """All-reduces with and without a flood of small packets from a stranger, in turn: the ratio of times.
 
-    A wrong value or a rank that ends early is a failure too. The switch and all hosts are this machine: its
-    kernel carries every packet, on the cores on which the ranks compute. On unshaped links the ratio tells
-    more about these cores than about the flood.
+    Results that differ between ranks, wrong sums and a rank that ends early are failures too. The switch and
+    all hosts are this machine: its kernel carries every packet, on the cores on which the ranks compute. On
+    unshaped links the ratio tells more about these cores than about the flood.
     """
     become_able()
     plan = SoakPlan(hosts, 2 * seconds, chosen_size(size, hosts))
@@ -52,10 +52,8 @@ def _tell(outcome: FloodOutcome, most: float) -> None:
         f"{outcome.reached} of them all reached an engine")  # fmt: skip
     say(f"median all-reduce: {outcome.ratio:.3f} times as long as without ({len(outcome.flooded)} and "
         f"{len(outcome.quiet)} operations)")  # fmt: skip
-    say(f"{outcome.checked} results checked, {outcome.wrong} wrong values")
-    problems = [*outcome.ended]
-    if outcome.wrong:
-        problems.append(f"{outcome.wrong} wrong values")
+    say(f"{outcome.checks.compared} results compared between ranks")
+    problems = [*outcome.ended, *outcome.checks.problems(), *outcome.off]
     if outcome.ratio > most:
         problems.append(f"the flood made all-reduces {outcome.ratio:.2f} times as long: more than {most:.2f}")
     if problems:

@@ -51,11 +51,11 @@ class Programs:
         for reader in self._readers:
             reader.join(_STOP_SECONDS)
 
-    def wait(self, doomed: int | None, tick: Callable[[], None]) -> int:
-        """Until all have ended, or one but the doomed has failed: its code, else 0. ``tick`` now and then."""
+    def wait(self, victim: int | None, tick: Callable[[], None]) -> int:
+        """Until all have ended, or one but the victim has failed: its code, else 0. ``tick`` now and then."""
         while True:
             codes = [process.poll() for process in self.processes]
-            failed = [code for rank, code in enumerate(codes) if code and rank != doomed]
+            failed = [code for rank, code in enumerate(codes) if code and rank != victim]
             if failed:
                 return failed[0]
             if None not in codes:

@@ -63,8 +63,8 @@ def _run(lab: Lab, environment: Environment, command: Sequence[str], seed: int, 
     victim = len(lab.addresses) - 1
     with Programs(lab, command) as programs:
         disturb(lab, environment, seed)
-        doomed = victim if environment.crashes else None
-        return programs.wait(doomed, _fault(lab, environment, victim, fault_after))
+        expected = victim if environment.is_fault else None
+        return programs.wait(expected, _fault(lab, environment, victim, fault_after))
 
 
 def _fault(lab: Lab, environment: Environment, victim: int, after: float) -> Callable[[], None]:

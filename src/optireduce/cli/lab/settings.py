@@ -13,7 +13,7 @@ from ..units import parse_list
 
 
 def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any]:
-    """``["window_bytes=65536", "repair=False"]`` as a dict; whether the fields exist is for Config to say."""
+    """``["window_bytes=65536", "max_lag=3"]`` as a dict; whether the fields exist is for Config to say."""
     return dict(_split(text, option) for text in texts)
 
 

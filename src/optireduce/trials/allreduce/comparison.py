@@ -33,9 +33,9 @@ class Measured:
         """Of each operation, its slowest rank's time."""
         return [max(times) for times in self._by_operation("seconds")]
 
-    def lost_shares(self) -> list[float]:
-        """Of each operation, the share that the ranks lost on average."""
-        return [fmean(shares) for shares in self._by_operation("lost_share")]
+    def missing_shares(self) -> list[float]:
+        """Of each operation, the share of the contributions that missed the deadline, mean over the ranks."""
+        return [fmean(shares) for shares in self._by_operation("missing_share")]
 
     def calm(self) -> Measured:
         """Without the operations during which this machine stood still: no network, and nobody's fault."""
@@ -49,8 +49,12 @@ class Measured:
         return Counter(reason for reason in told if reason is not None)
 
     def wrong(self) -> int:
-        """Elements, over all ranks and operations, that differ from the mean though nothing was lost."""
+        """Elements, over all ranks and operations, that differ from the mean though nothing was missing."""
         return sum(operation["wrong"] for rank in self.operations for operation in rank)
+
+    def unequal(self) -> int:
+        """Operations whose results were not the same bits on all ranks."""
+        return sum(len(set(sums)) > 1 for sums in self._by_operation("checksum"))
 
     def counted(self, name: str) -> float:
         """One counter, summed over the ranks."""
@@ -79,16 +83,17 @@ class Figures:
     p99: float
     most: float
     mean: float
-    lost_mean: float
-    lost_most: float
+    missing_mean: float
+    missing_most: float
     requests: float
     resent_bytes: float
     wrong: int
+    unequal: int
     sent_bytes: float  # of frames, by one host in one operation
     cpu_seconds: float  # of all ranks together, in one operation
     disturbed: int
     calm_tail: float
-    calm_lost_mean: float
+    calm_missing_mean: float
     closed_by: dict[str, int]
 
     @property
@@ -99,7 +104,7 @@ class Figures:
 
 def figures(system: str, measured: Measured) -> Figures:
     """The row of one system."""
-    seconds, lost = measured.seconds(), measured.lost_shares()
+    seconds, missing = measured.seconds(), measured.missing_shares()
     calm = measured.calm()
     calm_seconds = calm.seconds() or seconds
     return Figures(
@@ -110,16 +115,17 @@ def figures(system: str, measured: Measured) -> Figures:
         p99=percentile(seconds, 0.99),
         most=max(seconds),
         mean=fmean(seconds),
-        lost_mean=fmean(lost),
-        lost_most=max(lost),
+        missing_mean=fmean(missing),
+        missing_most=max(missing),
         requests=measured.counted("requests_sent"),
         resent_bytes=measured.counted("resent_bytes"),
         wrong=measured.wrong(),
+        unequal=measured.unequal(),
         sent_bytes=measured.sent_bytes / (len(seconds) * len(measured.operations)),
         cpu_seconds=measured.cpu_seconds / len(seconds),
         disturbed=len(seconds) - len(calm.seconds()),
         calm_tail=percentile(calm_seconds, 0.99) / median(calm_seconds),
-        calm_lost_mean=fmean(calm.lost_shares() or lost),
+        calm_missing_mean=fmean(calm.missing_shares() or missing),
         closed_by=dict(measured.closed_by()),
     )
 

@@ -39,8 +39,8 @@ class Aftermath:
     usual_step: float
     longest_step: float  # of the other ranks, from the fault on
     steps_of_others: int  # from the fault on, of the slowest of them
-    lost_mean: float  # share that the others lost from the fault on
-    bound: float  # the largest deadline of the others before the fault; 0 for builds that do not tell
+    missing_mean: float  # share of the contributions that missed the others' deadlines from the fault on
+    members: tuple[int, ...]  # of the last view that the others told
     in_step_after: int | None  # steps that the others made from SIGCONT until the victim was with them
     made_up: int | None  # steps that the victim made in that time
 
@@ -96,13 +96,14 @@ def aftermath(incident: Incident, warmup: int) -> Aftermath:
     before = [s for steps in others for s in steps if s["end"] < incident.fault_at and s["step"] >= warmup]
     after = [[s for s in steps if s["end"] >= incident.fault_at] for steps in others]
     flat = [step for steps in after for step in steps]
+    failed = [step for rank, step in incident.failures.items() if rank != incident.victim]
     back = _back_in_step(incident, others)
     return Aftermath(
         usual_step=median(map(_seconds, before)) if before else float("nan"),
-        longest_step=max(map(_seconds, [*flat, *incident.failures.values()]), default=float("nan")),
+        longest_step=max(map(_seconds, [*flat, *failed]), default=float("nan")),
         steps_of_others=min(map(len, after)),
-        lost_mean=fmean(step["lost_share"] for step in flat) if flat else 0.0,
-        bound=max((step["bound_seconds"] for step in before), default=0.0),
+        missing_mean=fmean(step["missing_share"] for step in flat) if flat else 0.0,
+        members=tuple(max(flat, key=lambda step: float(step["end"]))["members"]) if flat else (),
         in_step_after=back[0] if back else None,
         made_up=back[1] if back else None,
     )

@@ -17,7 +17,7 @@ PAPERS = "papers"
 OURS = "optireduce"
 MULTICAST = "multicast"
 RANK_MODULE = "optireduce.trials.allreduce.rank"
-_PAPERS_SETTINGS = {"repair": False, "late_repair": False, "shuffle": False, "resync_steps": 0}
+_PAPERS_SETTINGS = {"delivery": "best-effort", "shuffle": False}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Plan:
         return self.hosts * self.per_host
 
     def warmup_of(self, system: System) -> int:
-        """Operations whose times do not count: buffers, connections, and the bounds that ours learns."""
+        """Operations whose times do not count: buffers, connections, and the deadlines that ours learns."""
         return self.warmup if system.is_ours else self.baseline_warmup
 
     @property

@@ -7,14 +7,16 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from ...errors import OptiReduceError
 from ..cpu import stolen_seconds
+from ..stream import Bucket
 from ..voice import Voice
 from .plan import Seat, System
-from .systems import Averager, Bucket, join
+from .systems import Averager, join
 
 _INT8_STEPS = 4 / 127  # two roundings, each of less than a step, of contributions up to twice the mean
 _COMPUTE_ROUNDS = 10  # of a step's own work in a run with faults: some milliseconds
@@ -67,13 +69,14 @@ def _timed(seat: Seat, voice: Voice, system: System, group: Averager, bucket: Bu
     known = group.average(bucket)
     seconds, stolen = time.perf_counter() - begin, stolen_seconds() - stolen_before
     voice.gate()  # hosts share our cores: who is through first must not compute while the others still reduce
+    checksum = crc32(bucket.data)
     wrong = _count_wrong(seat, system, known, bucket)
-    return known | {"seconds": seconds, "stolen": stolen, "wrong": wrong}
+    return known | {"seconds": seconds, "stolen": stolen, "wrong": wrong, "checksum": checksum}
 
 
 def _count_wrong(seat: Seat, system: System, known: dict[str, Any], bucket: Bucket) -> int:
-    """Values that are not the mean although nothing was lost. Spoils the bucket."""
-    if any(known.get(f"{stage}lost_share") for stage in ("", "contributions_", "reduced_")):
+    """Values that are not the mean although every contribution was included. Spoils the bucket."""
+    if not known.get("clean", True):
         return 0
     mean = (seat.plan.ranks + 1) / 2
     allowed = _INT8_STEPS * mean if system.settings.get("wire") == "int8" else 0.0

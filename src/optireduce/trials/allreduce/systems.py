@@ -7,17 +7,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
-import numpy as np
-
 from ...communicator import Communicator
 from ...config import Config
+from ..stream import Bucket, Stream, missing_share
 from .plan import GLOO, MPI, TAR_TCP, Seat, System
 
 _PORT = 29_500  # free: every host is a new namespace
 _OPERATION_SECONDS = 120.0
 _FAULTY_OPERATION_SECONDS = 20.0  # a rank is missing on purpose: who waits for it should say so soon
-
-Bucket = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Averager(Protocol):
@@ -143,18 +140,20 @@ class Optireduce:
             config=Config(**settings),
             name=system.name,
         )
+        self._stream = Stream(self._group)
 
     def average(self, bucket: Bucket) -> dict[str, Any]:
         """With the report of this rank."""
-        report = self._group.all_reduce(bucket, op="mean")
+        report = self._stream.average(bucket)
         return {
             "operation": report.operation,
-            "lost_share": report.loss_share,
-            "contributions_lost_share": report.contributions_lost_share,
-            "reduced_lost_share": report.reduced_lost_share,
+            "missing_share": missing_share(report),
+            "clean": self._stream.clean,
             "repaired_bytes": report.repaired_bytes,
             "closed_by": report.closed_by,
-            "bound_seconds": report.bound_seconds,
+            "deadline_seconds": report.deadline_seconds,
+            "view": report.view,
+            "members": list(report.members),
         }
 
     def counters(self) -> dict[str, Any]:

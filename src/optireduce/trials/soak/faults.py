@@ -40,11 +40,17 @@ ROTATION = (
     Fault("loss and bursts", _both),
     Fault("stop", lambda lab: lab.stop_host(_last(lab))),
 )
+_OF_A_FIREWALL = ("loss", "loss and bursts")
 # They take turns at the ends of chapters: the last rank is lost for good, and the others go on without it.
 ENDINGS = (
     Fault("kill", lambda lab: lab.kill_host(_last(lab))),
     Fault("cut", lambda lab: lab.cut(_last(lab))),
 )
+
+
+def rotation(firewall: bool) -> tuple[Fault, ...]:
+    """All faults, or those that a machine without a firewall can have."""
+    return tuple(fault for fault in ROTATION if firewall or fault.name not in _OF_A_FIREWALL)
 
 
 def ending(chapter: int) -> Fault:

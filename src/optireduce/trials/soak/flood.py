@@ -9,6 +9,7 @@ from statistics import median
 
 from ...lab import Lab
 from ..ranks import Ranks, Record
+from .outcome import Checks
 from .plan import RANK_MODULE, SoakPlan, seats
 
 _TICK_SECONDS = 0.05
@@ -29,8 +30,8 @@ class FloodOutcome:
     refused: int = 0  # packets of the stranger that the flooded host's kernel threw away
     flood_seconds: float = 0.0
     reached: int = 0  # packets that an engine saw and did not believe
-    checked: int = 0
-    wrong: int = 0
+    checks: Checks = field(default_factory=Checks)
+    off: list[str] = field(default_factory=list)  # ranks whose sums are wrong
     ended: list[str] = field(default_factory=list)
 
     @property
@@ -60,26 +61,28 @@ def run_flood(
             if told is None:
                 continue
             record = told[1]
-            leaving = leaving or record["kind"] in ("ended", "tally")  # its ports are closed soon
+            leaving = leaving or record["kind"] in ("ended", "ledger", "tally")  # its ports are closed soon
             ready += record["kind"] == "ready"
             if began is None and ready == plan.hosts:
                 began = time.monotonic()
                 turns.begin_at(began + _WARM_SECONDS)
                 ranks.open_gate()
-            _note(outcome, record, times, plan.chapter_seconds)
+            _note(outcome, *told, times)
     turns.sort(times, outcome)
     return outcome
 
 
-def _note(outcome: FloodOutcome, record: Record, times: list[tuple[float, float]], seconds: float) -> None:
+def _note(outcome: FloodOutcome, rank: int, record: Record, times: list[tuple[float, float]]) -> None:
     if record["kind"] == "progress":
         times += [(begin, spent) for begin, spent in record["times"]]
-    if record["kind"] == "ended" and record["seconds"] < seconds - 2.0:
+        for step, checksum in record["checks"]:
+            outcome.checks.add(rank, step, checksum)
+    if record["kind"] == "ended":
         outcome.ended.append(record["error"])
+    if record["kind"] == "ledger" and record["deviation"] > record["allowed"]:
+        outcome.off.append(f"rank {rank}: a value is off by {record['deviation']:.2f} contributions")
     if record["kind"] == "tally":
-        outcome.checked += record["checked"]
         outcome.reached += record["disbelieved"]
-        outcome.wrong += record["wrong"]
 
 
 class _Turns:

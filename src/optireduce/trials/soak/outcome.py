@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _MOST_GROWTH = 0.01
-_MOST_DRIFT = 0.1
+_NO_DEVIATION = 1e-6
 
 
 @dataclass
@@ -16,15 +17,15 @@ class RankStory:
     noise_bytes: float  # see SoakPlan
     operations: int = 0
     bytes: int = 0
-    lost_bytes: int = 0
-    checked: int = 0
-    wrong: int = 0
-    first_wrong: str = ""  # whose means the values were, and the report, where some were wrong first
+    missing: float = 0.0  # bytes of contributions that missed their deadline, as a share of the members
+    deviation: float | None = None  # of the sum of all results, see Ledger; None: not known
+    allowed: float = 0.0
+    view_changes: int = 0
+    out_of_view: int = 0  # steps of single ranks
     operations_at_loss: int | None = None  # when the last rank was lost
     resident_early: int = 0  # the least when all was quiet, in the first half of the rotation of faults ...
     resident_late: int = 0  # ... and in the second
     longest_silence: float = 0.0
-    drift: float | None = None  # of a replica from the others, at the end; None: nothing was trained
     ended: str | None = None  # the error that ended it
 
     @property
@@ -43,6 +44,32 @@ class RankStory:
         return self.growth > _MOST_GROWTH and not noise
 
 
+class Checks:
+    """Checksums of results, which must be the same on all members."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, tuple[int, int]] = {}  # by step: who told first, and what
+        self._different: dict[int, tuple[int, int]] = {}
+        self.compared = 0
+
+    def add(self, rank: int, step: int, checksum: int) -> None:
+        """What a rank tells of a step."""
+        first, theirs = self._first.setdefault(step, (rank, checksum))
+        self.compared += rank != first
+        if checksum != theirs:
+            self._different.setdefault(step, (first, rank))
+
+    def problems(self) -> Iterator[str]:
+        """The first step that differs, and how many do."""
+        if self._different:
+            step = min(self._different)
+            one, other = self._different[step]
+            yield (
+                f"{len(self._different)} results differ between ranks; the first: step {step}, ranks {one} "
+                f"and {other}"
+            )
+
+
 @dataclass
 class Chapter:
     """From the forming of a group to its end."""
@@ -52,22 +79,27 @@ class Chapter:
     ranks: list[RankStory]
     failure: str | None = None
     kind: str = "all-reduce"
+    checks: Checks = field(default_factory=lambda: Checks())
 
     def problems(self) -> list[str]:
         """What must not be; empty when all is well."""
         found = [] if self.failure is None else [self.failure]
+        found += self.checks.problems()
         for story in self.ranks:
             name = f"rank {story.rank}"
-            if story.wrong:
-                found.append(f"{name}: {story.wrong} wrong values; first: {story.first_wrong or 'unknown'}")
             if story.grows:
                 found.append(f"{name}: memory grew by {story.growth:.1%}")
             if story.rank == self.victim:
                 continue
             if story.ended is not None:
                 found.append(f"{name} ended early: {story.ended}")
-            if story.drift is not None and not story.drift <= _MOST_DRIFT:
-                found.append(f"{name}: its replica is {story.drift:.1%} away from the others")
+            elif story.deviation is None:
+                found.append(f"{name}: what it has summed up was not told")
+            elif not story.deviation <= story.allowed + _NO_DEVIATION:
+                found.append(
+                    f"{name}: a value is off by {story.deviation:.2f} contributions; {story.view_changes} "
+                    f"changes of view explain {story.allowed:.2f}"
+                )
             if story.operations_at_loss is not None and story.operations <= story.operations_at_loss:
                 found.append(f"{name} did not go on without rank {self.victim}")
         return found

@@ -40,6 +40,7 @@ class SoakPlan:
     python: str = sys.executable  # the ranks' interpreter
     training: bool = True  # in every second chapter
     any_memory: bool = False  # it may grow: a sanitizer keeps what was freed, and the ranks' use says nothing
+    drop: float = 0.0  # share of their packets that ranks drop themselves, where no firewall can
 
     @property
     def chapters(self) -> int:
@@ -83,6 +84,7 @@ class Seat:
     size: int
     seconds: float
     folder: str = ""  # shared by all ranks: where those that train meet
+    drop: float = 0.0
 
     def to_json(self) -> str:
         """For the command line of the rank's process."""
@@ -98,6 +100,6 @@ class Seat:
 def seats(plan: SoakPlan, addresses: Sequence[str], interface: str, folder: str = "") -> list[str]:
     """Of all ranks, for their command lines."""
     return [
-        Seat(rank, tuple(addresses), interface, plan.size, plan.chapter_seconds, folder).to_json()
+        Seat(rank, tuple(addresses), interface, plan.size, plan.chapter_seconds, folder, plan.drop).to_json()
         for rank in range(plan.hosts)
     ]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...lab import Lab
 from ..ranks import RankFailed, Ranks, Record
-from .faults import ROTATION, Fault, end_fault, ending
+from .faults import Fault, end_fault, ending, rotation
 from .outcome import Chapter, Outcome, RankStory
 from .plan import Kind, SoakPlan, seats
 
@@ -48,9 +48,10 @@ class _Telling:
         self._done: set[int] = set()
         self._began: float | None = None  # None: the group is still forming
         self._phase = -1
-        rounds = plan.rounds(len(ROTATION))
-        self._warm = len(ROTATION) * rounds // 2  # phases in which memory may grow
-        self._phases = [*ROTATION * rounds, last]
+        self._rotation = rotation(firewall=not plan.drop)
+        rounds = plan.rounds(len(self._rotation))
+        self._warm = len(self._rotation) * rounds // 2  # phases in which memory may grow
+        self._phases = [*self._rotation * rounds, last]
 
     def tell(self) -> Chapter:
         with tempfile.TemporaryDirectory(prefix="optireduce-soak-") as folder:
@@ -106,22 +107,22 @@ class _Telling:
         elif record["kind"] == "progress":
             self._note_progress(story, record)
         elif record["kind"] == "ended":
-            # Who is through with its time leaves; who sees that a moment earlier is through as well.
-            over = record["seconds"] > self._plan.chapter_seconds - 2.0
-            story.ended = None if over else record["error"]
-        elif record["kind"] == "wrong":
-            story.first_wrong = story.first_wrong or record["whose"]
-        elif record["kind"] == "tally":
-            story.drift = record["drift"]
+            story.ended = record["error"]
+        elif record["kind"] == "ledger":
+            for name in ("deviation", "allowed", "view_changes", "out_of_view"):
+                setattr(story, name, record[name])
         elif record["kind"] == "done":
             self._done.add(rank)
 
     def _note_progress(self, story: RankStory, record: Record) -> None:
-        for name in ("operations", "bytes", "lost_bytes", "checked", "wrong"):
+        for name in ("operations", "bytes", "missing"):
             setattr(story, name, record[name])
-        # While a host stands still the others keep results for it, within a limit: that is no growth. What
+        for step, checksum in record["checks"]:
+            self._chapter.checks.add(story.rank, step, checksum)
+        # While a host stands still the others keep decisions for it, within a limit: that is no growth. What
         # counts is what they hold when all is quiet.
-        if self._phases[self._phase] is not ROTATION[0] or (self._phase == 0 and self._warm > len(ROTATION)):
+        quiet = self._phases[self._phase] is self._rotation[0]
+        if not quiet or (self._phase == 0 and self._warm > len(self._rotation)):
             return
         name = "resident_early" if self._phase < self._warm else "resident_late"
         setattr(story, name, min(getattr(story, name) or record["resident"], record["resident"]))

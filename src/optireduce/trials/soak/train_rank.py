@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -20,16 +21,15 @@ from ...report import StepReport
 from ..voice import Voice
 from .loop import config_of, soak
 from .plan import Seat
-from .values import PERIOD, contribution, whose, wrong_gradients
+from .values import Floats, Ledger, contribution
 
 _JOIN_TIMEOUT = timedelta(seconds=120)
 _SMALL_PARAMETER = 1_000  # values: a bucket of two packets
 _BUCKET_MB = 1e-3  # so little that every parameter has a bucket of its own
-_LEARNING_RATE = 1e-3
 
 
 class Exercise(torch.nn.Module):
-    """Its gradients are known: of sum(parameter * given) they are what was given."""
+    """Its gradients are known: of -sum(parameter * given) they are what was given, negative."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -37,56 +37,53 @@ class Exercise(torch.nn.Module):
 
     def forward(self, given: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss."""
-        return torch.stack([(part * g).sum() for part, g in zip(self.parts, given, strict=True)]).sum()
+        return -torch.stack([(part * g).sum() for part, g in zip(self.parts, given, strict=True)]).sum()
 
-    def gradients(self) -> torch.Tensor:
-        """A copy of all, one after the other."""
-        return torch.cat([part.grad for part in self.parts if part.grad is not None])
+    def values(self) -> Floats:
+        """A copy of all parameters, one after the other."""
+        return torch.cat([part.detach() for part in self.parts]).numpy()
 
 
 class Training:
-    """Steps of DDP as a user writes them; what is reduced is the gradient."""
+    """Steps of DDP as a user writes them. SGD adds every gradient to the parameters: they are the sum of all
+    contributions."""
 
     def __init__(self, seat: Seat, ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
         self._ddp, self._optimizer = ddp, optimizer
         self._exercise: Exercise = ddp.module
-        self._rank, self._ranks, elements = seat.rank, len(seat.addresses), seat.size // 4
-        self._given = [
-            torch.split(torch.from_numpy(contribution(seat.rank, elements, step)), parameter_sizes(elements))
-            for step in range(PERIOD)
-        ]
+        self._sizes = parameter_sizes(seat.size // 4)
+        self._elements = sum(self._sizes) - 1  # and the value that says whose time is over
         self.session: Session = attach(ddp, config_of(seat), optimizer=optimizer)
+        self.ledger = Ledger(self._elements, len(seat.addresses))
+        self._before = self._exercise.values()
         self._steps = 0
 
-    def prepare(self) -> None:
+    def prepare(self, over: bool) -> None:
         """Forward."""
+        given = np.append(contribution(self._elements, self._steps), np.float32(over))
         self._optimizer.zero_grad()
-        self._loss: torch.Tensor = self._ddp(self._given[self._steps % PERIOD])
+        self._loss: torch.Tensor = self._ddp(torch.split(torch.from_numpy(given), self._sizes))
 
-    def reduce(self) -> StepReport:
-        """Backward, and the optimizer, which would drop the gradients of a step that is skipped."""
+    def reduce(self) -> tuple[StepReport, Floats]:
+        """Backward, and the optimizer."""
+        self.ledger.expect(self._steps)
         self._loss.backward()  # type: ignore[no-untyped-call]
-        self._gradients = self._exercise.gradients().numpy()
         self._optimizer.step()
         self._steps += 1
-        return self._report()
+        report = self.session.last_step
+        assert report is not None
+        now = self._exercise.values()
+        change, self._before = now - self._before, now
+        return report, change
 
-    def wrong_values(self) -> int:
-        """In the gradients."""
-        return wrong_gradients(self._gradients, self._rank, self._ranks, self._report())
-
-    def whose_values(self) -> str:
-        """In the gradients."""
-        return whose(self._gradients, self._ranks, self._report())
+    def finish(self) -> float:
+        """The session's own flush."""
+        self.session.flush(self._optimizer)
+        return self.ledger.deviation(self._exercise.values()[:-1])
 
     def stats(self) -> Mapping[str, Any]:
         """Of the session."""
         return self.session.stats()
-
-    def _report(self) -> StepReport:
-        report = self.session.last_step
-        assert report is not None
-        return report
 
 
 def parameter_sizes(elements: int) -> list[int]:
@@ -110,10 +107,7 @@ def main() -> None:
         timeout=_JOIN_TIMEOUT,
     )
     ddp = DistributedDataParallel(Exercise(parameter_sizes(seat.size // 4)), bucket_cap_mb=_BUCKET_MB)
-    training = Training(seat, ddp, torch.optim.AdamW(ddp.parameters(), lr=_LEARNING_RATE))
-    for _ in range(config_of(seat).warmup_steps):  # a rank that is lost during these ends the group
-        training.prepare()
-        training.reduce()
+    training = Training(seat, ddp, torch.optim.SGD(ddp.parameters(), lr=1.0))
     voice.tell("ready")
     soak(seat, voice, training)
     training.session.close()

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from ...quantiles import percentile
 
 # The first steps set up connections, memory and DDP's buckets.
-_WARMUP_STEPS = 3
+_FIRST_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Step:
     clock: float
     seconds: float
     waited: float  # after the last local gradient was ready, until all were averaged
-    updating: float  # in the optimizer, which agrees with the other ranks first where ours is attached
+    updating: float  # in the optimizer
     loss: float
-    lost: float  # share of the gradients that missed the deadline
+    missing: float  # share of the contributions that missed the deadline
     timed_out: bool
 
 
@@ -44,7 +44,7 @@ class Outcome:
     steps: list[Step] = field(default_factory=list)
     held_out: list[HeldOut] = field(default_factory=list)
     replica_difference: float | None = None
-    """Between rank 0 and any other that lived, of the largest parameter; 0: same bits. None: not known."""
+    """Between rank 0 and any other that lived, of the largest parameter; 0: equal. None: not known."""
     failure: str | None = None
     """Why it ended early."""
 
@@ -60,7 +60,7 @@ class Outcome:
 
     def step_seconds(self) -> list[float]:
         """The first steps count only when there are no others."""
-        return [step.seconds for step in self.steps[_WARMUP_STEPS:] or self.steps]
+        return [step.seconds for step in self.steps[_FIRST_STEPS:] or self.steps]
 
     def mean_step(self) -> float:
         """Seconds."""
@@ -76,12 +76,12 @@ class Outcome:
 
     def waiting_share(self) -> float:
         """Of the step time, spent waiting for gradients that were already computed."""
-        counted = self.steps[_WARMUP_STEPS:] or self.steps
+        counted = self.steps[_FIRST_STEPS:] or self.steps
         return sum(step.waited for step in counted) / sum(step.seconds for step in counted)
 
-    def lost_mean(self) -> float:
-        """Share of the gradients that missed their deadline."""
-        return fmean(step.lost for step in self.steps) if self.steps else 0.0
+    def missing_mean(self) -> float:
+        """Share of the contributions that missed their deadline."""
+        return fmean(step.missing for step in self.steps) if self.steps else 0.0
 
     def timeouts(self) -> int:
         """Steps that a deadline ended."""

@@ -21,6 +21,7 @@ from ... import attach
 from ...comm_hook import Session
 from ...config import Config
 from ...page.training_log import TrainingLog
+from ..stream import missing_share
 from ..voice import Voice
 from .data import load_text, sample_batch
 from .model import ByteTransformer, ModelConfig
@@ -69,7 +70,7 @@ def train(seat: Seat, voice: Voice) -> None:
             snapshots.take(step, end - began)
     np.save(seat.path(f"parameters-{seat.rank}.npy"), snapshots.now())
     if session is not None:
-        session.synchronize()  # as before saving what was trained
+        session.flush(optimizer)  # as before saving the model
     if seat.rank == 0:
         snapshots.take(plan.steps - 1, time.perf_counter() - began)
     voice.tell("trained")
@@ -150,11 +151,11 @@ def _attach(seat: Seat, ddp: DistributedDataParallel, optimizer: torch.optim.Opt
 
 
 def _fate(session: Session | None) -> dict[str, Any]:
-    """What became of this step's gradients."""
+    """What became of this step's contributions."""
     report = None if session is None else session.last_step
     if report is None:
-        return {"lost": 0.0, "timed_out": False}
-    return {"lost": report.loss_share, "timed_out": report.timed_out}
+        return {"missing": 0.0, "timed_out": False}
+    return {"missing": missing_share(report), "timed_out": report.timed_out}
 
 
 def main() -> None:
@@ -164,7 +165,7 @@ def main() -> None:
     torch.set_num_threads(1)
     voice = Voice()
     train(seat, voice)
-    voice.gate()  # who leaves early takes packets with it that others still ask for
+    voice.gate()
     dist.destroy_process_group()
     voice.tell("done")
 

@@ -1,0 +1,68 @@
+"""What a run is told; everything a rank has to know fits in a line of JSON. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+GLOO, OURS = "gloo", "optireduce"
+RANK_MODULE = "optireduce.trials.replicas.rank"
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """One run. Every value of a counter among the parameters has a gradient of -1: with SGD it counts the
+    steps that reached it."""
+
+    steps: int
+    system: str = OURS
+    values: int = 1 << 16  # of the counter
+    transformer: bool = False  # whether a byte transformer learns beside it, with AdamW
+    checks: int = 8  # how often bits are compared
+    step_seconds: float = 0.0  # a step computes at least so long
+    late_share: float = 0.0  # of the steps, in which a random rank is late
+    late_seconds: float = 0.0
+    naps: Mapping[str, float] = field(default_factory=dict)  # rank 0's process sleeps: step and seconds
+    seed: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fields of optireduce.Config
+
+    def is_checked(self, step: int) -> bool:
+        """Whether bits are compared after this step."""
+        return (step + 1) % max(1, self.steps // self.checks) == 0
+
+    def delay_seconds(self, rank: int, ranks: int, step: int) -> float:
+        """How long this rank's process sleeps before this step computes."""
+        random = Random(self.seed * 1_000_003 + step)
+        late = random.random() < self.late_share and random.randrange(ranks) == rank
+        nap = self.naps.get(str(step), 0.0) if rank == 0 else 0.0
+        return nap + (self.late_seconds if late else 0.0)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One rank's place in a run."""
+
+    plan: ReplicaPlan
+    rank: int
+    size: int
+    interface: str
+    folder: str  # shared by all ranks: where they meet
+
+    @property
+    def rendezvous(self) -> str:
+        """Where torch's ranks meet."""
+        return f"file://{Path(self.folder) / 'rendezvous'}"
+
+    def to_json(self) -> str:
+        """For the command line of the rank's process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Seat:
+        """What to_json wrote."""
+        values = json.loads(text)
+        return cls(plan=ReplicaPlan(**values.pop("plan")), **values)
