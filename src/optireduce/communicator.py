@@ -89,6 +89,8 @@ class Communicator:
     is no operation: it must then be empty on every rank.
     """
 
+    _fixed_membership = True  # its operations are exact: a silent rank is waited for
+
     def __init__(
         self,
         rank: int,
@@ -110,7 +112,7 @@ class Communicator:
         timeout = config.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
         self.rank = rank
         self.size = size
-        self._transport = _form_group(rank, size, store, config, timeout, name)
+        self._transport = _form_group(rank, size, store, config, timeout, name, self._fixed_membership)
         self._finalizer = weakref.finalize(self, self._transport.close)  # also at interpreter exit
 
     def all_reduce(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Report:
@@ -156,19 +158,19 @@ class Communicator:
 
 
 def _form_group(
-    rank: int, size: int, store: Store | str | None, config: Config, timeout: float, name: str
+    rank: int, size: int, store: Store | str | None, config: Config, timeout: float, name: str, fixed: bool
 ) -> Transport:
     if store is None:  # alone
         return Transport(_Alone(), config, timeout, "localhost")
     if not isinstance(store, str):
         exchange = StoreExchange(store, rank, size, f"optireduce/{name}")
-        return Transport(exchange, config, timeout, store_host(store))
+        return Transport(exchange, config, timeout, store_host(store), fixed_membership=fixed)
     host, port = _parse_address(store)
     own = TcpStore(host, port, serve=rank == 0, timeout_seconds=timeout)
     try:
         exchange = StoreExchange(own, rank, size, f"optireduce/{name}")
         try:
-            transport = Transport(exchange, config, timeout, host)
+            transport = Transport(exchange, config, timeout, host, fixed_membership=fixed)
         except OptiReduceError:
             # The others fail for the same reason, but have to read it first.
             with contextlib.suppress(OptiReduceError, OSError):

@@ -209,7 +209,7 @@ def test_a_digest_sees_parameters_and_optimizer_state() -> None:
 def test_events_come_when_rank_0_has_made_their_step() -> None:
     seen: list[int] = []
     event = Event("seen", 4, lambda ranks: seen.append(len(ranks.processes)), 0.05)
-    run = run_replicas(Loopback(2), ReplicaPlan(10, GLOO, values=1000), events=[event])
+    run = run_replicas(Loopback(2), ReplicaPlan(300, GLOO, values=1000), events=[event])
     assert seen == [2]
     assert run.moments["seen"] >= run.ranks[0].steps[4]["end"]
     assert run.unequal() == []

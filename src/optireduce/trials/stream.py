@@ -16,6 +16,12 @@ _STREAM = 1
 _RESIDUAL_STEPS = 3  # no residual of a live rank gets older
 
 
+class ElasticCommunicator(Communicator):
+    """Goes on without a silent rank, as attach() does."""
+
+    _fixed_membership = False
+
+
 class Stream:
     """The operations on one bucket, one a step: a contribution that one of them excludes rides with the next.
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
-from ...communicator import Communicator
 from ...config import Config
-from ..stream import Bucket, Stream, missing_share
+from ..stream import Bucket, ElasticCommunicator, Stream, missing_share
 from .plan import GLOO, MPI, TAR_TCP, Seat, System
 
 _PORT = 29_500  # free: every host is a new namespace
@@ -133,7 +132,7 @@ class Optireduce:
             "interface": seat.interface,
             "timeout_seconds": _FAULTY_OPERATION_SECONDS if seat.faulty else _OPERATION_SECONDS,
         } | dict(system.settings)
-        self._group = Communicator(
+        self._group = ElasticCommunicator(
             seat.rank,
             seat.plan.ranks,
             store=f"{seat.addresses[0]}:{_PORT + 1 + index}",

@@ -9,7 +9,7 @@ from statistics import median
 
 from ...lab import Lab
 from ..ranks import Ranks, Record
-from .outcome import Checks
+from .outcome import NO_DEVIATION, Checks
 from .plan import RANK_MODULE, SoakPlan, seats
 
 _TICK_SECONDS = 0.05
@@ -79,7 +79,7 @@ def _note(outcome: FloodOutcome, rank: int, record: Record, times: list[tuple[fl
             outcome.checks.add(rank, step, checksum)
     if record["kind"] == "ended":
         outcome.ended.append(record["error"])
-    if record["kind"] == "ledger" and record["deviation"] > record["allowed"]:
+    if record["kind"] == "ledger" and record["deviation"] > record["allowed"] + NO_DEVIATION:
         outcome.off.append(f"rank {rank}: a value is off by {record['deviation']:.2f} contributions")
     if record["kind"] == "tally":
         outcome.reached += record["disbelieved"]

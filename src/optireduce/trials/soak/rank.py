@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import Communicator
 from ...report import Report
-from ..stream import Stream
+from ..stream import ElasticCommunicator, Stream
 from ..voice import Voice
 from .loop import config_of, soak
 from .plan import Seat
@@ -67,7 +67,7 @@ def main() -> None:
     seat = Seat.from_json(sys.argv[1])
     voice = Voice()
     store = f"{seat.addresses[0]}:{_PORT}"
-    with Communicator(seat.rank, len(seat.addresses), store=store, config=config_of(seat)) as group:
+    with ElasticCommunicator(seat.rank, len(seat.addresses), store=store, config=config_of(seat)) as group:
         work = AllReduces(seat, group)
         voice.tell("ready")
         soak(seat, voice, work)
