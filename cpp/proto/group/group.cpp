@@ -46,10 +46,34 @@ bool are_linked(const GroupConfig& config, Rank rank) {
   return in(row) || in(column);
 }
 
+/// Every rank stands in one row, and all rows are equally long: a column has a place in each.
+GroupConfig checked(GroupConfig config) {
+  if (config.rows.empty()) return config;
+  std::vector<bool> seen(config.size, false);
+  for (const std::vector<Rank>& row : config.rows) {
+    for (const Rank rank : row) {
+      if (rank >= config.size || seen[rank])
+        throw std::invalid_argument("rank " + std::to_string(rank) + " of the rows is not one of " +
+                                    std::to_string(config.size) + " ranks, or stands in two places");
+      seen[rank] = true;
+    }
+  }
+  for (Rank rank = 0; rank < config.size; ++rank) {
+    if (!seen[rank])
+      throw std::invalid_argument("rank " + std::to_string(rank) + " is in no row of the grid");
+  }
+  for (const std::vector<Rank>& row : config.rows) {
+    if (row.size() != config.rows.front().size())
+      throw std::invalid_argument("rows have " + std::to_string(config.rows.front().size()) + " and " +
+                                  std::to_string(row.size()) + " ranks, must be equally long");
+  }
+  return config;
+}
+
 }  // namespace
 
 Group::Group(GroupConfig config, BufferPool& pool)
-    : config_(std::move(config)),
+    : config_(checked(std::move(config))),
       pool_(pool),
       peers_(config_.size),
       times_(config_.exclude_at_most),
@@ -59,7 +83,6 @@ Group::Group(GroupConfig config, BufferPool& pool)
       changes_({.min_ranks = config_.min_ranks}, membership_, journal()),
       pieces_(config_.size),
       multicast_{config_.multicast, MulticastHealth(config_.size)} {
-  if (!config_.rows.empty()) static_cast<void>(scope_members(config_, Scope::Row));
   std::size_t others = 0;
   for (Rank rank = 0; rank < config_.size; ++rank) {
     peers_[rank].linked = are_linked(config_, rank);
