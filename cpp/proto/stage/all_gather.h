@@ -44,7 +44,6 @@ class AllGather {
 
   /// That member does not need anything from us any more.
   void stop_sending_to(Rank place) { receives_[place] = false; }
-  bool sends_to(Rank place) const { return receives_[place]; }
   /// The member has received that many chunks of our shard without a hole.
   void note_ack(Rank place, std::uint32_t chunks);
   /// The first chunk of our shard that some member is not known to have.

@@ -69,7 +69,6 @@ Duration Inbox::silence_of(const RepairTimers& timers) const {
 
 Time Inbox::request_due(const RepairTimers& timers) const {
   if (complete()) return Time::never();
-  if (urgent_) return requested_at_;
   const int doublings = std::clamp(requests_in_vain_ - kPatientRequests, 0, kMaxDoublings);
   const auto doubled = [&](Duration wait) {
     return std::min(wait * (std::int64_t{1} << doublings), std::max(wait, kMaxPatience));
@@ -81,8 +80,8 @@ Time Inbox::request_due(const RepairTimers& timers) const {
 
 void Inbox::take_missing(Time now, const RepairTimers& timers, std::size_t limit,
                          std::vector<RequestEntry>& out) {
-  const bool silent = urgent_ || now - progress_at_ >= silence_of(timers);
-  const bool only_fresh = !urgent_ && has_fresh_gap() && now - requested_at_ < timers.retry;
+  const bool silent = now - progress_at_ >= silence_of(timers);
+  const bool only_fresh = has_fresh_gap() && now - requested_at_ < timers.retry;
   const auto chunks = static_cast<std::uint32_t>(received_.size());
   const std::uint32_t first = only_fresh ? std::max(first_hole_, requested_chunks_) : first_hole_;
   const std::uint32_t end = silent ? chunks : std::min(chunks, highest_chunk_ + 1);
@@ -94,7 +93,6 @@ void Inbox::take_missing(Time now, const RepairTimers& timers, std::size_t limit
   }
   requested_chunks_ = std::max(requested_chunks_, std::min(chunk, highest_chunk_ + 1));
   fresh_gap_since_ = Time::never();
-  urgent_ = false;
   requested_at_ = now;
   ++requests_in_vain_;
 }

@@ -40,8 +40,6 @@ class Inbox {
   /// The sender has sent nearly everything (the last-percentile mark).
   void mark_last() { seen_last_ = true; }
   bool seen_last() const { return seen_last_; }
-  /// The sender has sent all that it will send of its own accord: what is missing can be asked for at once.
-  void hurry() { urgent_ = true; }
 
   /// When to ask for missing packets. A gap below something that arrived is soon suspicious; silence only
   /// after a while, doubled for requests in vain.
@@ -71,7 +69,6 @@ class Inbox {
   Time requested_at_;
   int requests_in_vain_ = 0;
   bool seen_last_ = false;
-  bool urgent_ = false;
 };
 
 template <typename Visit>
