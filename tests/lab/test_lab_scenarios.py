@@ -71,10 +71,11 @@ def train(lab: Lab, system: str, folder: Path, *, kill_at: int | None = None, st
 
 @needs_a_lab
 def test_both_systems_train_the_same_model_on_a_quiet_network(lab: Lab, tmp_path: Path) -> None:
-    gloo, ours = (train(lab, system, tmp_path, steps=10) for system in ("gloo", "optireduce"))
+    # Before its eighth operation a stream has no deadline, and every contribution is in.
+    gloo, ours = (train(lab, system, tmp_path, steps=7) for system in ("gloo", "optireduce"))
     for outcome in (gloo, ours):
         assert outcome.failure is None
-        assert [step.step for step in outcome.steps] == list(range(10))
+        assert [step.step for step in outcome.steps] == list(range(7))
         assert len(outcome.held_out) == 1
         assert outcome.replica_difference == 0.0
     assert ours.final_loss == pytest.approx(gloo.final_loss, abs=1e-3)

@@ -33,7 +33,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )  # fmt: skip
-LAPTOP, PHONE, HEIGHT = 1366, 400, 4500
+LAPTOP, PHONE, HEIGHT = 1366, 400, 6000
 GLOO, OPTIREDUCE = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)
 GREEN, RED, WHITE = (0x11, 0x70, 0x3C), (0xB3, 0x26, 0x1E), (0xFF, 0xFF, 0xFF)
 
@@ -119,7 +119,7 @@ def test_curves_are_seen_in_their_colours(page: Path, tmp_path: Path) -> None:
     for title in ("Step times", "Held-out loss", "Training loss"):
         assert count(card(image, layout, title), GLOO) > 150, title
         assert count(card(image, layout, title), OPTIREDUCE) > 150, title
-    for title in ("Lost share", "Lost data by sender", "Late ranks"):
+    for title in ("Missed deadlines", "Excluded contributions by rank", "Late ranks"):
         assert count(card(image, layout, title), OPTIREDUCE) > 150, title
         assert count(card(image, layout, title), GLOO) == 0, title
     assert count(image, GREEN) > 100
@@ -141,4 +141,4 @@ def test_nothing_is_wider_than_the_window(page: Path, tmp_path: Path, width: int
     layout = measure(page, tmp_path, width)
     assert layout.wide == []
     assert layout.scroll_width == width
-    assert len(layout.boxes) == 7
+    assert len(layout.boxes) == 9
