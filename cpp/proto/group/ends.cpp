@@ -1,242 +1,227 @@
-// The part of Group that ends operations in order, learns from them, and keeps what others may still ask for.
+// The part of Calls that ends operations in order, learns from them, and keeps what others may still ask for.
 #include <algorithm>
 
-#include "group/group.h"
+#include "group/calls.h"
+#include "group/grid.h"
+#include "operation/deadline.h"
 
 namespace optireduce {
-namespace {
 
-/// Finished operations that latecomers are answered for, at most: a rank that never says what it has
-/// completed must not make memory grow for ever.
-constexpr std::uint64_t kMostLogged = 4096;
-
-}  // namespace
-
-/// Something happened to an operation: goes on to its next stage, or ends it.
-void Group::advance(Time now, Operation& operation) {
-  if (!config_.rows.empty() && operation.setup().scope != Scope::All) return advance_grid(now, operation);
-  if (operation.number() == progress_.completed()) complete_ready(now);
-}
-
-/// Row, column and row again: each stage begins when the one before has what it needs.
-void Group::advance_grid(Time now, Operation& operation) {
-  const std::uint64_t number = operation.number();
+void Calls::advance(Time now, Operation& operation) {
   const Scope scope = operation.setup().scope;
-  if (!operation.complete()) return;
-  if (scope == Scope::Row) {
-    Operation* next = operations_.find_open(number, Scope::Column);
-    if (next == nullptr || !next->begun()) begin_stage(now, number, Scope::Column, operation);
-  } else if (scope == Scope::Column) {
-    Operation* next = operations_.find_open(number, Scope::RowResult);
-    if (next == nullptr || !next->begun()) begin_stage(now, number, Scope::RowResult, operation);
-  } else {
-    complete_ready(now);
+  if (scope == Scope::All) {
+    if (operation.number() == core_.progress.completed()) complete_ready(now);
+    return;
   }
+  if (!operation.complete()) return;
+  if (scope == Scope::RowResult) return complete_ready(now);
+  const std::optional<Stage> stage = next_stage(core_.operations, operation);
+  if (!stage) return;
+  Operation* next = core_.operations.find_open(operation.number(), stage->scope);
+  if (next == nullptr) next = &make_operation(now, operation.number(), stage->scope, stage->descriptor, 0);
+  begin_operation(now, *next, stage->call);
+  requests_.schedule(now, *next);
+  advance(now, *next);
 }
 
-void Group::begin_stage(Time now, std::uint64_t number, Scope scope, Operation& before) {
-  Operation& row = *operations_.find_open(number, Scope::Row);
-  const Shard shard = row.scatter().shard();
-  Descriptor descriptor = row.descriptor();
-  LocalCall local = row.call();
-  if (scope == Scope::Column) {
-    descriptor.elements = static_cast<std::uint32_t>(shard.bytes / size_of(descriptor.dtype));
-    local.data += shard.begin;
-    local.weight = static_cast<std::uint32_t>(before.scatter().contributed_weight());
-  } else {
-    local.weight = 1;
+// ---- Deadlines
+
+void Calls::check_shard(Time now, std::uint64_t number) {
+  Operation* const operation = core_.operations.find_open(number);
+  if (operation == nullptr || !operation->reduces() || !operation->descriptor().bounded) return;
+  if (operation->setup().best_effort) return act(now, *operation, best_effort_.check(now, *operation));
+  const ReduceScatter& scatter = operation->scatter();
+  if (scatter.undecided_packets() == 0 || number >= members_.changes().reach_end()) return;
+  ShardState state{.half_begun_at = operation->half_begun_at(),
+                   .deadline = times_.deadline(operation->setup().stream),
+                   .hears_quorum = members_.hears_quorum(now, *operation)};
+  for (Rank place = 0; place < operation->places(); ++place) {
+    const Rank rank = operation->rank_at(place);
+    if (!scatter.lacks(place)) continue;
+    const std::uint8_t oldest = rank == core_.config.rank ? core_.oldest_residual : core_.peers[rank].oldest;
+    state.oldest_missing = std::max(state.oldest_missing, oldest);
   }
-  Operation* operation = operations_.find_open(number, scope);
-  if (operation == nullptr) operation = &make_operation(now, number, scope, descriptor, 0);
-  operation->begin(now, local, residuals_);
-  if (local.weight == 0) {
-    for (Rank place = 0; place < operation->places(); ++place) {
-      const Rank to = operation->rank_at(place);
-      if (to != config_.rank)
-        controls_.push_back({.type = PacketType::Abstain, .to = to, .operation = number, .scope = scope});
-    }
-  }
-  schedule_requests(now, *operation);
+  const Act verdict = decide(now, state);
+  if (!verdict.close) return core_.timers.set({TimerKind::Shard, number}, verdict.ask_again);
+  core_.progress.touch(number);
+  operation->close(now, ClosedBy::Deadline);
   advance(now, *operation);
 }
 
-/// Operations end in the order of their numbers: the digest of what is complete says nothing about what ran
-/// ahead.
-void Group::complete_ready(Time now) {
+void Calls::act(Time now, Operation& operation, Next next) {
+  if (next == Next::GoOn) advance(now, operation);
+  if (next != Next::Finish) return;
+  finish(now, operation);
+  complete_ready(now);
+}
+
+// ---- Ends
+
+/// The digest of what is complete says nothing about what ran ahead.
+void Calls::complete_ready(Time now) {
   for (;;) {
-    while (outcomes_.failed.erase(progress_.completed()) != 0) progress_.complete(~std::uint64_t{0});
-    membership_.advanced(config_.rank, progress_.completed());
-    const std::uint64_t number = progress_.completed();
-    const bool grid = !config_.rows.empty();
-    Operation* operation = grid ? operations_.find_open(number, Scope::RowResult) : nullptr;
-    if (operation == nullptr) operation = operations_.find_open(number, Scope::All);
-    if (operation == nullptr || !operation->complete()) return;
-    if (config_.elastic() && (changes_.away() || changes_.is_lost())) return;
+    core_.progress.skip_failed();
+    members_.completed();
+    Operation* const operation = last_stage(core_.config, core_.operations, core_.progress.completed());
+    if (operation == nullptr || !operation->complete() || members_.halted()) return;
     finish(now, *operation);
   }
 }
 
-void Group::finish(Time now, Operation& operation) {
+void Calls::finish(Time now, Operation& operation) {
   const std::uint64_t number = operation.number();
   const std::uint64_t digest = operation.digest();
-  operation.finish(residuals_);
-  Operation* const row = operations_.find_open(number, Scope::Row);
-  if (row != nullptr && row->call().grid_wide.values != nullptr) {
-    Bucket whole(row->descriptor().dtype, row->bytes(), 1);
-    whole.begin(row->call().data, row->call().grid_wide);
-    whole.widen_all();
-  }
+  operation.finish(core_.residuals);
+  if (const Operation* row = core_.operations.find_open(number, Scope::Row)) widen_result(*row);
   Report report = report_of(now, operation);
   learn(now, operation);
-  for (auto& [key, each] : operations_.open()) {
-    if (key.first != number) continue;
-    for (Rank rank = 0; rank < config_.size; ++rank) {
-      const Rank place = each->place_of(rank);
-      if (place == kNoPlace || rank == config_.rank || !each->reduces()) continue;
-      if (const auto last = each->scatter().outbox(place).last_sent_at()) peers_[rank].window.on_go_on(*last);
-    }
-    each->finish(residuals_);
-    // A rank that is removed and returns fetches everything of an operation anew.
-    if (!each->call().stays_readable)
-      each->detach({.own_whole = config_.elastic(), .others = false, .orphans = orphans_of(*each)});
+  for (auto& [key, each] : core_.operations.open()) {
+    if (key.first == number) let_go(*each);
   }
-  operations_.move_to_log(number);
-  progress_.complete(digest);
+  core_.operations.move_to_log(number);
+  core_.progress.complete(digest);
   note_completed(now, std::move(report));
 }
 
+/// The process's part of one stage is over.
+void Calls::let_go(Operation& operation) {
+  for (Rank place = 0; operation.reduces() && place < operation.places(); ++place) {
+    const Rank rank = operation.rank_at(place);
+    if (rank == core_.config.rank) continue;
+    if (const auto last = operation.scatter().outbox(place).last_sent_at())
+      core_.peers[rank].window.on_go_on(*last);
+  }
+  operation.finish(core_.residuals);
+  // A rank that is removed and returns fetches everything of an operation anew.
+  if (!operation.call().stays_readable)
+    operation.detach({.own_whole = core_.config.elastic(), .orphans = members_.orphans_of(operation)});
+}
+
 /// The bookkeeping of every end, good or bad.
-void Group::note_completed(Time now, Report report) {
-  timers_.stop_all(report.operation);
-  ++stats_.operations;
-  stats_.bucket_bytes += report.bytes;
-  stats_.excluded_bytes += report.residual_bytes;
-  stats_.carried_bytes += report.carried_bytes;
-  stats_.dropped_bytes += report.dropped_bytes;
-  stats_.void_bytes += report.void_bytes;
-  stats_.lost_bytes += report.lost_contribution_bytes + report.lost_decision_bytes;
-  outcomes_.completions.push_back(std::move(report));
-  membership_.advanced(config_.rank, progress_.completed());
-  for (Rank rank = 0; rank < config_.size; ++rank) {
-    if (peers_[rank].left) multicast_.health.on_overrun(rank, progress_.next_call());
-  }
-  if (const auto unreached = multicast_.health.end_operation(); unreached && multicast_.on) {
-    multicast_.on = false;
-    ++stats_.multicast_fallbacks;
-    outcomes_.events.push_back(
-        {MembershipEvent::Kind::Unreached, *unreached, membership_.view().number, progress_.next_call()});
-  }
-  timers_.set_earlier({TimerKind::Status}, now + config_.path.ack_delay);
-  clock_.oldest = residuals_.oldest(progress_.step_of(progress_.completed()));
+void Calls::note_completed(Time now, Report report) {
+  core_.timers.stop_all(report.operation);
+  count(report);
+  core_.outcomes.add(std::move(report));
+  members_.completed();
+  check_multicast();
+  core_.timers.set_earlier({TimerKind::Status}, now + core_.config.path.ack_delay);
+  core_.oldest_residual = core_.residuals.oldest(core_.progress.step_of(core_.progress.completed()));
   forget_old();
-  note_owing(now);
+  members_.look_for_silence(now);
   begin_waiting(now);
 }
 
+void Calls::count(const Report& report) {
+  Stats& stats = core_.stats;
+  ++stats.operations;
+  stats.bucket_bytes += report.bytes;
+  stats.excluded_bytes += report.residual_bytes;
+  stats.carried_bytes += report.carried_bytes;
+  stats.dropped_bytes += report.dropped_bytes;
+  stats.void_bytes += report.void_bytes;
+  stats.lost_bytes += report.lost_contribution_bytes + report.lost_decision_bytes;
+}
+
+/// Goes back to unicast where a peer gets hardly anything by multicast.
+void Calls::check_multicast() {
+  Multicast& multicast = core_.multicast;
+  const std::uint64_t next = core_.progress.next_call();
+  for (Rank rank = 0; rank < core_.config.size; ++rank) {
+    if (core_.peers[rank].left) multicast.health.on_overrun(rank, next);
+  }
+  const std::optional<Rank> unreached = multicast.health.end_operation();
+  if (!unreached || !multicast.on) return;
+  multicast.on = false;
+  ++core_.stats.multicast_fallbacks;
+  core_.outcomes.add({MembershipEvent::Kind::Unreached, *unreached, members_.view().number, next});
+}
+
+Report Calls::report_of(Time now, const Operation& operation) const {
+  Report report;
+  operation.fill(now, report);
+  if (const Operation* row = core_.operations.find_open(operation.number(), Scope::Row)) {
+    report.bytes = row->bytes();
+    report.elapsed = now - row->call().called_at;
+  }
+  report.view = members_.view().number;
+  report.oldest_steps = core_.residuals.oldest(core_.progress.step_of(operation.number()));
+  report.policy = policy(operation.bytes());
+  const std::uint32_t stream = operation.setup().stream;
+  if (operation.setup().best_effort) {
+    report.policy.deadline = operation.limits.hard.value_or(Duration{});
+    report.policy.usual = report.policy.early;
+  } else if (operation.descriptor().bounded) {
+    report.policy.deadline = times_.deadline(stream).value_or(Duration{});
+    report.policy.usual = times_.usual(stream).value_or(Duration{});
+  }
+  return report;
+}
+
 /// What is usual is learned from buckets that come again.
-void Group::learn(Time now, const Operation& operation) {
+void Calls::learn(Time now, const Operation& operation) {
   const double bytes = static_cast<double>(std::max<std::size_t>(operation.bytes(), 1));
-  incast_.learn(static_cast<double>(operation.repaired_bytes) / bytes);
+  core_.incast.learn(static_cast<double>(operation.repaired_bytes) / bytes);
   if (!operation.reduces() || operation.half_begun_at() == Time::never()) return;
   if (operation.setup().best_effort && operation.descriptor().bounded)
-    return learn_best_effort(now, operation);
+    return best_effort_.learn(now, operation);
   if (operation.setup().stream == 0) return;
+  const ReduceScatter& scatter = operation.scatter();
+  const std::uint32_t packets = scatter.shard().packets();
   const Time from = operation.half_begun_at();
   std::vector<Arrival> arrivals;
-  for (Rank place = 0; place < operation.places(); ++place) {
-    if (operation.rank_at(place) == config_.rank || !operation.scatter().shard().packets()) continue;
-    const bool complete = operation.scatter().complete_at(place) != Time::never();
-    const Time began = operation.begun_at(place);
-    const Time ended =
-        complete ? operation.scatter().complete_at(place) : std::min(now, operation.closed_at());
-    const double missing = complete
-                               ? 0.0
-                               : static_cast<double>(operation.scatter().excluded_packets(place)) /
-                                     static_cast<double>(std::max(1u, operation.scatter().shard().packets()));
+  for (Rank place = 0; place < operation.places() && packets != 0; ++place) {
+    if (operation.rank_at(place) == core_.config.rank) continue;
+    const Time began = operation.begun_at(place), complete = scatter.complete_at(place);
+    const bool whole = complete != Time::never();
+    const Time ended = whole ? complete : std::min(now, operation.closed_at());
+    const double missing = whole ? 0.0 : scatter.excluded_packets(place) / static_cast<double>(packets);
     arrivals.push_back({began == Time::never() ? ended - from : began - from, ended - from, missing});
   }
-  times_.learn(operation.setup().stream, progress_.step_of(operation.number()), operation.bytes(), arrivals,
-               std::nullopt);
+  times_.learn(operation.setup().stream, core_.progress.step_of(operation.number()), operation.bytes(),
+               arrivals, std::nullopt);
 }
 
-void Group::learn_best_effort(Time now, const Operation& operation) {
-  const Time began = operation.call().called_at;
-  Time last = began;
-  std::uint64_t owed = 0, missing = 0;
-  for (Rank place = 0; place < operation.places(); ++place) {
-    if (operation.rank_at(place) == config_.rank || operation.begun_at(place) == Time::never()) continue;
-    last = std::max(last, operation.begun_at(place));
-    owed += operation.scatter().shard().packets() + operation.gather().shard(place).packets();
-    missing +=
-        operation.scatter().excluded_packets(place) + operation.gather().inbox(place).missing_packets();
-  }
-  const bool in_time = operation.closed_by() == ClosedBy::Complete && missing == 0;
-  const Time end = in_time ? now : operation.progress_at;
-  const Duration skew = std::min(last - began, end - began);
-  const double bytes = static_cast<double>(std::max<std::size_t>(operation.bytes(), 1));
-  best_effort_.learn(
-      {.bytes = operation.bytes() + operation.limits.bytes_ahead,
-       .elapsed = end - began - skew,
-       .arrived_share = owed == 0 ? 1.0 : 1.0 - static_cast<double>(missing) / static_cast<double>(owed),
-       .skew = skew,
-       .late_share = static_cast<double>(clock_.late_bytes) / bytes});
-  clock_.late_bytes = 0;
-}
+// ---- The log
 
-std::uint64_t Group::least_completed() const {
-  std::uint64_t least = progress_.completed();
-  for (Rank rank = 0; rank < config_.size; ++rank) {
-    if (!peers_[rank].linked || peers_[rank].left) continue;
-    if (config_.elastic() && !has(membership_.view().members & ~membership_.lost(), rank)) continue;
-    least = std::min(least, peers_[rank].completed);
-  }
-  return least;
+void Calls::note_peer_advanced(Time now) {
+  forget_old();
+  begin_waiting(now);
 }
 
 /// Forgets what everybody has. Ranks that were removed may return: what they lack is kept while there is
 /// room.
-void Group::forget_old() {
-  std::uint64_t least = least_completed();
-  if (config_.elastic()) {
-    for (Rank rank = 0; rank < config_.size; ++rank) {
-      const bool out = !has(membership_.view().members, rank) && !peers_[rank].left && rank != config_.rank;
-      if (out) least = std::min(least, peers_[rank].completed);
-    }
-    if (changes_.changing()) return;
+void Calls::forget_old() {
+  /// At most: a rank that never says what it has completed must not make memory grow for ever.
+  constexpr std::uint64_t kMostLogged = 4096;
+  if (members_.changes().changing()) return;
+  const std::uint64_t all_have = members_.least_completed(), completed = core_.progress.completed();
+  std::uint64_t least = all_have;
+  for (Rank rank = 0; rank < core_.config.size; ++rank) {
+    const Peer& peer = core_.peers[rank];
+    const bool out = !members_.view().contains(rank) && !peer.left && rank != core_.config.rank;
+    if (out) least = std::min(least, peer.completed);
   }
   std::size_t bytes = 0;
-  for (auto entry = operations_.log().rbegin(); entry != operations_.log().rend(); ++entry) {
+  for (auto entry = core_.operations.log().rbegin(); entry != core_.operations.log().rend(); ++entry) {
     bytes += entry->second->engine_bytes();
-    if (bytes > config_.log_bytes)
-      least = std::max(least, std::min(entry->first.first + 1, least_completed()));
+    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(entry->first.first + 1, all_have));
   }
-  if (progress_.completed() > kMostLogged) least = std::max(least, progress_.completed() - kMostLogged);
-  operations_.forget_below(least);
-  progress_.forget_below(least);
-  if (config_.elastic()) membership_.forget_before(least);
+  if (completed > kMostLogged) least = std::max(least, completed - kMostLogged);
+  core_.operations.forget_below(least);
+  core_.progress.forget_below(least);
+  members_.forget_before(least);
 }
 
-/// Owners of an operation that no longer serve it.
-std::vector<Rank> Group::orphans_of(const Operation& operation) const {
-  std::vector<Rank> orphans;
-  for (Rank rank : operation.setup().members) {
-    if (config_.elastic() && !membership_.serves(rank, operation.number())) orphans.push_back(rank);
-  }
-  return orphans;
-}
-
-void Group::release(Time now) {
-  static_cast<void>(now);
-  const std::uint64_t least = least_completed();
+void Calls::release() {
+  const std::uint64_t least = members_.least_completed();
   std::size_t bytes = 0;
-  for (auto entry = operations_.log().rbegin(); entry != operations_.log().rend(); ++entry) {
+  for (auto entry = core_.operations.log().rbegin(); entry != core_.operations.log().rend(); ++entry) {
     Operation& operation = *entry->second;
-    const bool needed = operation.number() >= least;
+    const bool needed = operation.number() >= least && bytes < core_.config.log_bytes;
     if (operation.attached())
-      operation.detach(
-          {.own_whole = config_.elastic(),
-           .others = membership_.must_keep(operation.number()) || (needed && bytes < config_.log_bytes),
-           .orphans = orphans_of(operation)});
+      operation.detach({.own_whole = core_.config.elastic(),
+                        .others = needed || members_.membership().must_keep(operation.number()),
+                        .orphans = members_.orphans_of(operation)});
     bytes += operation.engine_bytes();
   }
 }

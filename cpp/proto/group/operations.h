@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -16,19 +15,14 @@ class Operations {
   using Key = std::pair<std::uint64_t, Scope>;
   using Map = std::map<Key, std::unique_ptr<Operation>>;
 
-  Operation* find_open(std::uint64_t number, Scope scope = Scope::All) {
+  /// The operation, or null.
+  Operation* find_open(std::uint64_t number, Scope scope = Scope::All) const {
     return find(open_, {number, scope});
   }
-  Operation* find_logged(std::uint64_t number, Scope scope = Scope::All) {
-    return find(log_, {number, scope});
-  }
-  const Operation* find_logged(std::uint64_t number, Scope scope = Scope::All) const {
-    const auto found = log_.find({number, scope});
-    return found == log_.end() ? nullptr : found->second.get();
-  }
-  Operation* find_any(std::uint64_t number, Scope scope = Scope::All) {
+  Operation* find_logged(std::uint64_t number) const { return find(log_, {number, Scope::All}); }
+  Operation* find_any(std::uint64_t number, Scope scope = Scope::All) const {
     Operation* const open = find_open(number, scope);
-    return open != nullptr ? open : find_logged(number, scope);
+    return open != nullptr ? open : find(log_, {number, scope});
   }
   Operation& add(std::unique_ptr<Operation> operation) {
     const Key key{operation->number(), operation->setup().scope};
@@ -54,13 +48,9 @@ class Operations {
   void forget_below(std::uint64_t number) {
     while (!log_.empty() && log_.begin()->first.first < number) log_.erase(log_.begin());
   }
-  void forget_all() {
-    open_.clear();
-    log_.clear();
-  }
 
  private:
-  static Operation* find(Map& map, const Key& key) {
+  static Operation* find(const Map& map, const Key& key) {
     const auto found = map.find(key);
     return found == map.end() ? nullptr : found->second.get();
   }

@@ -1,118 +1,70 @@
-// The part of Group that decides what to send next. The order: control packets, packets that were asked for
-// again, decisions, contributions; of each the oldest operation first.
 #include <algorithm>
-#include <utility>
 
-#include "group/group.h"
+#include "group/sender.h"
 
 namespace optireduce {
-namespace {
 
-/// Entries of one request: more would be asked for before the first are answered.
-constexpr std::size_t kMaxRequestEntries = 96;
-
-}  // namespace
-
-bool Group::poll_transmit(Time now, Transmit& out) {
-  out.clear();
-  // An operation may be over with the last packet it sends, but only when that has left: its end gives the
-  // memory back.
-  if (const auto last = std::exchange(clock_.last_sender, std::nullopt)) {
-    if (Operation* operation = operations_.find_open(last->first, last->second)) advance(now, *operation);
-  }
-  if (config_.elastic()) send_view_messages(now);
-  if (transmit_control(now, out) || transmit_repair(now, repairs_.decisions, out) ||
-      transmit_repair(now, repairs_.contributions, out) || transmit_data(now, out))
+bool Sender::poll(Time now, Transmit& out) {
+  if (transmit_control(now, out) || transmit_repair(now, core_.repairs.decisions, out) ||
+      transmit_repair(now, core_.repairs.contributions, out) || transmit_data(now, out))
     return true;
   note_held_back(now);
   return false;
 }
 
-bool Group::transmit_control(Time now, Transmit& out) {
-  while (!controls_.empty()) {
-    const Control control = std::move(controls_.front());
-    controls_.pop_front();
-    if (control.type == PacketType::Request) {
-      if (fill_request(now, control, out)) return true;
-      continue;
-    }
+bool Sender::transmit_control(Time now, Transmit& out) {
+  while (!core_.controls.empty()) {
+    const Control control = std::move(core_.controls.front());
+    core_.controls.pop_front();
     out.control = control.payload;
-    fill_control(now, control, out.control.size(), out);
+    if (control.type == PacketType::Request && !requests_.write(now, control, out.control)) continue;
+    fill_control(now, control, out);
     return true;
   }
   return false;
 }
 
-bool Group::fill_request(Time now, const Control& control, Transmit& out) {
-  Operation* const operation = operations_.find_open(control.operation, control.scope);
-  if (operation == nullptr) return false;
-  const bool contribution = control.wanted == PacketType::Contribution;
-  const Rank owner =
-      contribution ? operation->place_of(control.to) : operation->gather().owner(control.shard);
-  Inbox& inbox = contribution ? operation->scatter().inbox(owner) : operation->gather().inbox(owner);
-  const Peer& peer = peers_[control.to];
-  const std::size_t room = (config_.path.payload_bytes - RequestBody::kFixedBytes) / RequestBody::kEntryBytes;
-  scratch_.missing.clear();
-  inbox.take_missing(now, peer.rtt.timers(config_.path.reorder_delay), std::min(room, kMaxRequestEntries),
-                     scratch_.missing);
-  if (scratch_.missing.empty()) return false;
-  out.control.resize(RequestBody::kFixedBytes + scratch_.missing.size() * RequestBody::kEntryBytes);
-  encode_request({peer.newest, control.wanted, scratch_.missing.size()}, out.control.data());
-  for (std::size_t i = 0; i < scratch_.missing.size(); ++i) {
-    encode_entry(scratch_.missing[i],
-                 out.control.data() + RequestBody::kFixedBytes + i * RequestBody::kEntryBytes);
-  }
-  ++stats_.requests_sent;
-  fill_control(now, control, out.control.size(), out);
-  return true;
-}
-
-void Group::fill_control(Time now, const Control& control, std::size_t payload_bytes, Transmit& out) {
+void Sender::fill_control(Time now, const Control& control, Transmit& out) {
   Header header = header_for(control.type, control.operation, next_timestamp(now));
   header.scope = control.scope;
   header.shard = control.shard;
-  header.length = static_cast<std::uint16_t>(payload_bytes);
+  header.length = static_cast<std::uint16_t>(out.control.size());
   header.flags |= control.flags;
-  if (!control.to_group) add_echo(now, peers_[control.to], header);
-  Segment& segment = out.segments.emplace_back();
-  segment.payload = std::span<const std::byte>(out.control.data(), payload_bytes);
-  if (control.to_group) header.flags |= kFlagEverybody;
-  encode(header, config_.seal, segment.payload, control.to, segment.header.data());
   out.group = control.to_group;
-  for (Rank peer = 0; control.to_group && peer < config_.size; ++peer) {
-    if (peer != config_.rank) out.to.push_back(peer);
+  if (control.to_group) {
+    header.flags |= kFlagEverybody;
+    for (Rank peer = 0; peer < core_.config.size; ++peer) {
+      if (peer != core_.config.rank) out.to.push_back(peer);
+    }
+  } else {
+    add_echo(now, control.to, header);
+    out.to.assign(1, control.to);
   }
-  if (!control.to_group) out.to.assign(1, control.to);
+  Segment& segment = out.segments.emplace_back();
+  segment.payload = out.control;
+  encode(header, core_.config.seal, segment.payload, control.to, segment.header.data());
   note_sent(out);
 }
 
-bool Group::transmit_repair(Time now, RepairQueue& repairs, Transmit& out) {
-  OutgoingBatch& batch = scratch_.batch;
+bool Sender::transmit_repair(Time now, RepairQueue& repairs, Transmit& out) {
   for (auto next = repairs.begin(); next != repairs.end();) {
     Repair& repair = *next;
-    Operation* operation = operations_.find_any(repair.operation, repair.scope);
-    if (operation != nullptr && repair.type == PacketType::Contribution && operation->gathers()) {
-      // What was decided since the request was made has been overwritten and is not needed.
-      const Rank owner = operation->place_of(repair.to);
-      repair.packets &= owner == kNoPlace ? 0 : ~operation->gather().inbox(owner).received(repair.chunk);
-    }
-    const bool over =
-        operation == nullptr || (repair.type == PacketType::Contribution && operation->finished());
-    if (over || repair.packets == 0 || !operation->fill_repair(repair, batch)) {
+    Operation* const operation = core_.operations.find_any(repair.operation, repair.scope);
+    if (is_over(repair, operation) || !operation->fill_repair(repair, batch_)) {
       next = repairs.erase(next);
       continue;
     }
-    const SendWindow& window = peers_[repair.to].window;
-    batch.packets = std::min(batch.packets, window.batch_packets());
-    if (!window.admits_repair(batch.type, batch.bytes())) {
-      note_held_back(now, repair.to);
+    Peer& peer = core_.peers[repair.to];
+    batch_.packets = std::min(batch_.packets, peer.window.batch_packets());
+    if (!peer.window.admits_repair(batch_.type, batch_.bytes())) {
+      note_held_back(now, peer);
       ++next;
       continue;
     }
-    if (&repairs == &repairs_.decisions)
-      multicast_.health.on_resent(repair.to, repair.operation, batch.packets);
-    stats_.resent_bytes += batch.bytes();
-    repair.packets &= ~Shard::mask_of(batch.first_packet % batch.shard.chunk_packets, batch.packets);
+    if (batch_.type == PacketType::Decision)
+      core_.multicast.health.on_resent(repair.to, repair.operation, batch_.packets);
+    core_.stats.resent_bytes += batch_.bytes();
+    repair.packets &= ~Shard::mask_of(batch_.first_packet % batch_.shard.chunk_packets, batch_.packets);
     if (repair.packets == 0) repairs.erase(next);
     send_batch(now, *operation, out);
     return true;
@@ -120,159 +72,173 @@ bool Group::transmit_repair(Time now, RepairQueue& repairs, Transmit& out) {
   return false;
 }
 
-bool Group::transmit_data(Time now, Transmit& out) {
+/// Also takes out of the repair what was decided since it was asked for: that has been overwritten and is not
+/// needed.
+bool Sender::is_over(Repair& repair, const Operation* operation) {
+  if (operation == nullptr) return true;
+  if (repair.type == PacketType::Contribution) {
+    if (operation->finished()) return true;
+    const Rank owner = operation->place_of(repair.to);
+    if (operation->gathers())
+      repair.packets &= owner == kNoPlace ? 0 : ~operation->gather().inbox(owner).received(repair.chunk);
+  }
+  return repair.packets == 0;
+}
+
+bool Sender::transmit_data(Time now, Transmit& out) {
   Operation* const sender = next_sender(now);
   if (sender == nullptr) return false;
   send_batch(now, *sender, out);
-  clock_.last_sender = {sender->number(), sender->setup().scope};
+  last_sender_ = {sender->number(), sender->setup().scope};
   return true;
 }
 
 /// Decisions first, of any operation: everybody waits for them. And no contribution to a rank overtakes a
 /// decision of an earlier step that waits for its window.
-Operation* Group::next_sender(Time now) {
-  OutgoingBatch& batch = scratch_.batch;
-  batch.group = false;
-  for (const auto& [_, operation] : operations_.open()) {
-    if (operation->next_decision(now, peers_, multicast_.on, batch)) return operation.get();
+Operation* Sender::next_sender(Time now) {
+  batch_.group = false;
+  for (const auto& [_, operation] : core_.operations.open()) {
+    if (operation->next_decision(now, core_.peers, core_.multicast.on, batch_)) return operation.get();
   }
-  scratch_.blocked.assign(config_.size, false);
+  blocked_.assign(core_.config.size, false);
+  same_step_.clear();
   std::uint64_t step = 0;
-  std::vector<Operation*> earlier;
-  for (const auto& [_, operation] : operations_.open()) {
+  for (const auto& [_, operation] : core_.operations.open()) {
     if (!operation->begun()) continue;
     if (operation->call().step != step) {
       step = operation->call().step;
-      for (const Operation* before : earlier) {
-        for (Rank rank = 0; rank < config_.size; ++rank)
-          scratch_.blocked[rank] = scratch_.blocked[rank] || before->holds_back_decisions(rank);
+      for (const Operation* before : same_step_) {
+        for (Rank rank = 0; rank < core_.config.size; ++rank)
+          blocked_[rank] = blocked_[rank] || before->holds_back_decisions(rank);
       }
-      earlier.clear();
+      same_step_.clear();
     }
-    if (operation->next_contribution(peers_, scratch_.blocked, batch)) return operation.get();
-    earlier.push_back(operation.get());
+    if (operation->next_contribution(core_.peers, blocked_, batch_)) return operation.get();
+    same_step_.push_back(operation.get());
   }
   return nullptr;
 }
 
-void Group::send_batch(Time now, Operation& operation, Transmit& out) {
-  OutgoingBatch& batch = scratch_.batch;
+void Sender::send_batch(Time now, Operation& operation, Transmit& out) {
   const std::uint32_t timestamp = next_timestamp(now);
-  operation.stamp(batch, timestamp);
-  note_batch_sent(batch, timestamp);
-  fill_data(now, batch, timestamp, out);
+  operation.stamp(batch_, timestamp);
+  charge_windows(timestamp);
+  fill_data(now, timestamp, out);
 }
 
-/// Charges the windows, and asks for an answer where they are full now.
-void Group::note_batch_sent(OutgoingBatch& batch, std::uint32_t timestamp) {
+/// Asks for an answer where the windows are full now.
+void Sender::charge_windows(std::uint32_t timestamp) {
   // Where only one stage runs nothing may come back that says what has arrived: it is asked for in time.
-  const bool one_way = batch.scope != Scope::All;
-  if (one_way && (batch.flags & kFlagLast) != 0) batch.flags |= kFlagAnswer;
-  for (Rank rank : batch.to) {
-    SendWindow& window = peers_[rank].window;
-    if (batch.type == PacketType::Decision) peers_[rank].go_on_due = Time::never();
-    if (batch.group) {
-      multicast_.health.on_sent(rank, batch.operation, batch.packets);
+  const bool one_way = batch_.scope != Scope::All;
+  if (one_way && (batch_.flags & kFlagLast) != 0) batch_.flags |= kFlagAnswer;
+  for (Rank rank : batch_.to) {
+    SendWindow& window = core_.peers[rank].window;
+    if (batch_.type == PacketType::Decision) core_.peers[rank].go_on_due = Time::never();
+    if (batch_.group) {
+      core_.multicast.health.on_sent(rank, batch_.operation, batch_.packets);
       // The group did not wait for this one: what finds no room there is not under way, but lost.
-      if (!window.admits(batch.type, batch.bytes())) {
-        multicast_.health.on_overrun(rank, batch.operation);
+      if (!window.admits(batch_.type, batch_.bytes())) {
+        core_.multicast.health.on_overrun(rank, batch_.operation);
         continue;
       }
     }
-    window.on_sent(batch.type, timestamp, batch.bytes(), batch.resent());
-    // The next one to the group may be larger, and whoever has no room for it holds back all.
-    const std::size_t next = batch.group || one_way ? window.batch_bytes() : batch.bytes();
-    batch.flags |= window.wanted_answers(batch.type, next);
+    window.on_sent(batch_.type, timestamp, batch_.bytes(), batch_.resent());
+    // The next one to the group may be larger, and a peer that has no room for it holds back all.
+    const std::size_t next = batch_.group || one_way ? window.batch_bytes() : batch_.bytes();
+    batch_.flags |= window.wanted_answers(batch_.type, next);
   }
 }
 
 /// Notices what could be sent if the windows let it.
-void Group::note_held_back(Time now) {
-  for (Rank rank = 0; rank < config_.size; ++rank) {
-    Peer& peer = peers_[rank];
-    if (!peer.linked || peer.left) continue;
+void Sender::note_held_back(Time now) {
+  for (Rank rank = 0; rank < core_.config.size; ++rank) {
+    Peer& peer = core_.peers[rank];
+    if (!peer.present()) continue;
     // In a multicast group others' windows hold back too.
-    const bool shut = !multicast_.on || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
-    const bool held_back =
-        std::any_of(operations_.open().begin(), operations_.open().end(), [&](const auto& entry) {
-          const Operation& operation = *entry.second;
-          return operation.holds_back_contributions(rank) || (shut && operation.holds_back_decisions(rank));
-        });
-    if (held_back) note_held_back(now, rank);
+    const bool shut =
+        !core_.multicast.on || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
+    for (const auto& [_, operation] : core_.operations.open()) {
+      if (!operation->holds_back_contributions(rank) && !(shut && operation->holds_back_decisions(rank)))
+        continue;
+      note_held_back(now, peer);
+      break;
+    }
   }
 }
 
-void Group::note_held_back(Time now, Rank rank) {
-  Peer& peer = peers_[rank];
+void Sender::note_held_back(Time now, Peer& peer) {
   peer.window.on_held_back();
   if (peer.stuck_since != Time::never()) return;
   peer.stuck_since = now;
-  timers_.set_earlier({TimerKind::Stuck}, now + peer.rtt.repair_timeout());
+  core_.timers.set_earlier({TimerKind::Stuck}, now + peer.rtt.repair_timeout());
 }
 
-void Group::fill_data(Time now, const OutgoingBatch& batch, std::uint32_t timestamp, Transmit& out) {
-  Header header = header_for(batch.type, batch.operation, timestamp);
-  header.scope = batch.scope;
-  header.descriptor = batch.descriptor;
-  header.stream = batch.stream;
-  header.shard = batch.shard_index;
-  header.ack = batch.ack;
-  header.detail = batch.detail;
-  header.flags |= batch.flags;
-  if (batch.to.size() == 1 && !batch.group) add_echo(now, peers_[batch.to.front()], header);
-  for (std::uint32_t packet = batch.first_packet; packet < batch.first_packet + batch.packets; ++packet) {
-    header.offset = batch.shard.offset_of(packet);
-    header.length = static_cast<std::uint16_t>(batch.shard.length_of(packet));
+void Sender::fill_data(Time now, std::uint32_t timestamp, Transmit& out) {
+  Header header = header_for(batch_.type, batch_.operation, timestamp);
+  header.scope = batch_.scope;
+  header.descriptor = batch_.descriptor;
+  header.stream = batch_.stream;
+  header.shard = batch_.shard_index;
+  header.ack = batch_.ack;
+  header.detail = batch_.detail;
+  header.flags |= batch_.flags;
+  if (batch_.to.size() == 1 && !batch_.group) add_echo(now, batch_.to.front(), header);
+  for (std::uint32_t packet = batch_.first_packet; packet < batch_.first_packet + batch_.packets; ++packet) {
+    header.offset = batch_.shard.offset_of(packet);
+    header.length = static_cast<std::uint16_t>(batch_.shard.length_of(packet));
     Segment& segment = out.segments.emplace_back();
     encode_fields(header, segment.header.data());
-    segment.payload = batch.payload(packet);
+    segment.payload = batch_.payload(packet);
   }
-  config_.seal.close(out.segments, batch.to.front());
-  out.to.assign(batch.to.begin(), batch.to.end());
-  out.group = batch.group;
+  core_.config.seal.close(out.segments, batch_.to.front());
+  out.to.assign(batch_.to.begin(), batch_.to.end());
+  out.group = batch_.group;
   note_sent(out);
 }
 
 /// Tells one peer what we have seen of it, and how long ago.
-void Group::add_echo(Time now, const Peer& peer, Header& header) const {
+void Sender::add_echo(Time now, Rank to, Header& header) const {
+  const Peer& peer = core_.peers[to];
   if (!peer.heard) return;
   header.flags |= kFlagEcho;
   header.echo = peer.newest;
   header.hold = static_cast<std::uint16_t>(std::min<std::int64_t>((now - peer.newest_at).ns / 1000, 65'535));
 }
 
-Header Group::header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const {
+Header Sender::header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const {
+  const Progress& progress = core_.progress;
+  const std::uint64_t started = progress.next_call() - core_.waiting.size() - progress.completed();
   Header header;
   header.type = type;
-  header.sender = config_.rank;
+  header.sender = core_.config.rank;
   header.operation = static_cast<std::uint32_t>(operation);
-  header.view = static_cast<std::uint16_t>(membership_.view().number);
+  header.view = static_cast<std::uint16_t>(members_.view().number);
   header.timestamp = timestamp;
-  header.completed = static_cast<std::uint32_t>(clock_.says_completed.value_or(progress_.completed()));
-  header.started = static_cast<std::uint8_t>(
-      std::min<std::uint64_t>(progress_.next_call() - waiting_.size() - progress_.completed(), 255));
-  header.oldest = clock_.oldest;
-  header.incast = incast_.code();
-  if (clock_.hears_all) header.flags |= kFlagHearsAll;
+  header.completed = static_cast<std::uint32_t>(progress.told());
+  header.started = static_cast<std::uint8_t>(std::min<std::uint64_t>(started, 255));
+  header.oldest = core_.oldest_residual;
+  header.incast = core_.incast.code();
+  if (members_.hears_all()) header.flags |= kFlagHearsAll;
   return header;
 }
 
-std::uint32_t Group::next_timestamp(Time now) {
+std::uint32_t Sender::next_timestamp(Time now) {
   // Counted in full: after a long silence the low 32 bits alone would seem to run backwards.
-  clock_.last_timestamp = std::max(now.ns / 1000, clock_.last_timestamp + 1);
-  return static_cast<std::uint32_t>(clock_.last_timestamp);
+  core_.last_timestamp = std::max(now.ns / 1000, core_.last_timestamp + 1);
+  return static_cast<std::uint32_t>(core_.last_timestamp);
 }
 
-void Group::note_sent(const Transmit& out) {
+void Sender::note_sent(const Transmit& out) {
   const std::size_t copies = out.group ? 1 : out.to.size();
-  stats_.packets_sent += out.segments.size() * copies;
+  core_.stats.packets_sent += out.segments.size() * copies;
   for (const Segment& segment : out.segments) {
-    stats_.payload_bytes_sent += segment.payload.size() * copies;
-    if (out.group) stats_.multicast_bytes_sent += segment.payload.size();
+    core_.stats.payload_bytes_sent += segment.payload.size() * copies;
+    if (out.group) core_.stats.multicast_bytes_sent += segment.payload.size();
   }
-  for (Rank peer : out.to) {
-    peers_[peer].told = progress_.completed();
-    if (out.to.size() == 1 && !out.group) peers_[peer].answer_due = Time::never();  // it carried an echo
+  for (Rank rank : out.to) {
+    Peer& peer = core_.peers[rank];
+    peer.told = core_.progress.completed();
+    if (out.to.size() == 1 && !out.group) peer.answer_due = Time::never();  // it carried an echo
   }
 }
 

@@ -31,6 +31,7 @@ struct Peer {
   SendWindow window;
   RttEstimator rtt;
 
+  bool present() const { return linked && !left; }
   /// Whether what goes to all waits for its window: not for longer than a repair would take.
   bool sets_pace(Time now) const {
     const bool overdue = stuck_since != Time::never() && stuck_since + rtt.repair_timeout() <= now;

@@ -1,0 +1,158 @@
+#include "group/calls.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "group/grid.h"
+
+namespace optireduce {
+
+Calls::Calls(Core& core, Members& members, BestEffort& best_effort, Requests& requests)
+    : core_(core),
+      members_(members),
+      best_effort_(best_effort),
+      requests_(requests),
+      times_(core.config.exclude_at_most) {}
+
+void Calls::check(const Call& call) const {
+  const Descriptor& what = call.descriptor;
+  const std::string elements = std::to_string(what.elements);
+  const Rank owners = owners_of_call(core_.config);
+  const std::size_t most =
+      std::min<std::size_t>(0xffff'ffff, Schedule::max_bytes(owners) / size_of(what.dtype));
+  if (what.elements > most)
+    throw std::invalid_argument("elements " + elements + " is more than one operation of " +
+                                std::to_string(owners) + " owners can hold (" + std::to_string(most) + ")");
+  if (what.op == ReduceOp::Gather && what.elements % core_.config.size != 0)
+    throw std::invalid_argument("elements " + elements + " of a gather is not a multiple of " +
+                                std::to_string(core_.config.size) + " ranks");
+  const WideMemory& wide = call.wide;
+  if (wide.values != nullptr &&
+      (what.op == ReduceOp::Gather || !can_stand_for(what.dtype, what.elements, wide.count)))
+    throw std::invalid_argument(describe(what) + " cannot stand for " + std::to_string(wide.count) +
+                                " float32");
+  if (what.bounded && core_.config.delivery == Delivery::Carry && call.stream == 0)
+    throw std::invalid_argument("stream is 0: a bounded call needs one, under which its residuals are kept");
+}
+
+std::uint64_t Calls::take(Time now, const Call& call) {
+  check(call);
+  const std::uint64_t number = core_.progress.take_number(call.step);
+  core_.waiting.push_back({number, call, now});
+  // Decisions name at most 64 ranks, and none of a grid's: there operations are exact.
+  const GroupConfig& config = core_.config;
+  if (config.delivery == Delivery::Carry && (!config.rows.empty() || config.size > 64))
+    core_.waiting.back().call.descriptor.bounded = false;
+  core_.timers.set({TimerKind::Fail, number}, now + call.timeout);
+  return number;
+}
+
+void Calls::begin_waiting(Time now) {
+  while (!core_.waiting.empty() && may_begin(core_.waiting.front())) {
+    const WaitingCall next = std::move(core_.waiting.front());
+    core_.waiting.pop_front();
+    begin(now, next);
+  }
+}
+
+bool Calls::may_begin(const WaitingCall& waiting) const {
+  if (members_.halted() || waiting.number >= members_.changes().reach_end()) return false;
+  const std::uint64_t least = members_.least_completed();
+  const std::uint64_t newest = core_.progress.step_of(least) + core_.config.max_lag;
+  return least >= waiting.number || core_.progress.step_of(waiting.number) <= newest;
+}
+
+void Calls::begin(Time now, const WaitingCall& waiting) {
+  const Call& call = waiting.call;
+  const Scope scope = first_scope(core_.config, call.descriptor);
+  Operation* operation = core_.operations.find_open(waiting.number, scope);
+  if (operation == nullptr)
+    operation = &make_operation(now, waiting.number, scope, call.descriptor, call.stream);
+  if (refuse(now, waiting, *operation)) return;
+  core_.progress.touch(waiting.number);
+  LocalCall local = local_call(waiting);
+  round_call(*operation, local);
+  begin_operation(now, *operation, local);
+  act(now, *operation, best_effort_.begin(now, *operation));
+  if (core_.operations.find_open(waiting.number, scope) != operation) return;  // its time was over at once
+  requests_.schedule(now, *operation);
+  advance(now, *operation);
+}
+
+/// Packets of the operation say something else than the call, or a rank that it needs has left.
+bool Calls::refuse(Time now, const WaitingCall& waiting, const Operation& operation) {
+  const Call& call = waiting.call;
+  Rank first = core_.config.rank;  // whose packets came first
+  Rank gone = kNoPlace;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    const Rank rank = operation.rank_at(place);
+    if (operation.begun_at(place) != Time::never()) first = rank;
+    if (core_.peers[rank].left) gone = std::min(gone, rank);
+  }
+  if (operation.descriptor() != call.descriptor || operation.setup().stream != call.stream) {
+    reject(now, waiting.number,
+           {RejectReason::Mismatch, first, core_.config.rank, call.descriptor, operation.descriptor()});
+    return true;
+  }
+  if (gone == kNoPlace || core_.config.elastic() || call.descriptor.bounded) return false;
+  reject_deserted(now, operation, gone);
+  return true;
+}
+
+LocalCall Calls::local_call(const WaitingCall& waiting) const {
+  const Call& call = waiting.call;
+  return {.data = call.data,
+          .wide = call.wide,
+          .weight = call.weight,
+          .step = core_.progress.step_of(waiting.number),
+          .scale = call.scale,
+          .contributes = members_.membership().serves(core_.config.rank, waiting.number),
+          .stays_readable = call.stays_readable,
+          .called_at = waiting.called_at,
+          .fails_at = waiting.called_at + call.timeout};
+}
+
+void Calls::begin_operation(Time now, Operation& operation, const LocalCall& local) {
+  operation.begin(now, local, core_.residuals);
+  if (local.weight != 0 || !operation.reduces()) return;
+  for (const Rank to : operation.setup().members) {
+    if (to != core_.config.rank) core_.tell_abstention(operation, to);
+  }
+}
+
+Operation& Calls::make_operation(Time now, std::uint64_t number, Scope scope, const Descriptor& descriptor,
+                                 std::uint32_t stream) {
+  const GroupConfig& config = core_.config;
+  OperationSetup setup{.number = number,
+                       .scope = scope,
+                       .descriptor = descriptor,
+                       .stream = stream,
+                       .rank = config.rank,
+                       .members = {},
+                       .serves = members_.membership().serves(config.rank, number),
+                       .best_effort = config.delivery == Delivery::BestEffort,
+                       .payload_bytes = config.path.payload_bytes,
+                       .order_seed = config.shuffle && descriptor.bounded ? config.seal.shared_number() : 0};
+  set_scope(config, setup);
+  if (config.elastic()) setup.members = members_.membership().owners(number);
+  Operation& operation = core_.operations.add(std::make_unique<Operation>(std::move(setup), now));
+  members_.apply_fates(now, operation);
+  return operation;
+}
+
+PolicySnapshot Calls::policy(std::size_t bytes) const {
+  PolicySnapshot snapshot;
+  best_effort_.describe(bytes, snapshot);
+  snapshot.incast = core_.incast.value();
+  snapshot.window_bytes = core_.config.path.window_bytes;
+  for (const Peer& peer : core_.peers) {
+    if (!peer.present()) continue;
+    snapshot.window_bytes = std::min<std::uint64_t>(snapshot.window_bytes, peer.window.limit());
+    snapshot.rtt = std::max(snapshot.rtt, peer.window.round_trip());
+    const double seconds = peer.window.round_trip().seconds();
+    if (seconds > 0) snapshot.bytes_per_second += static_cast<double>(peer.window.limit()) / seconds;
+  }
+  return snapshot;
+}
+
+}  // namespace optireduce

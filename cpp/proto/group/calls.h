@@ -1,0 +1,79 @@
+// The calls of the local process, from their numbers to their ends, and the operations that serve them.
+// calls.cpp begins them, ends.cpp ends them, failures.cpp fails them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "group/best_effort.h"
+#include "group/members.h"
+#include "group/requests.h"
+#include "operation/time_model.h"
+
+namespace optireduce {
+
+class Calls {
+ public:
+  Calls(Core& core, Members& members, BestEffort& best_effort, Requests& requests);
+
+  /// Takes the next number for a call, which waits then. Throws std::invalid_argument before it has changed
+  /// anything.
+  std::uint64_t take(Time now, const Call& call);
+  /// Begins the calls that may begin.
+  void begin_waiting(Time now);
+  /// An operation that nothing was known of, for its first packet or for the call.
+  Operation& make_operation(Time now, std::uint64_t number, Scope scope, const Descriptor& descriptor,
+                            std::uint32_t stream);
+
+  /// Something happened to an operation: goes on to its next stage, or ends it. It need not exist after that.
+  void advance(Time now, Operation& operation);
+  /// Closes our shard of an operation if its deadline has passed.
+  void check_shard(Time now, std::uint64_t number);
+  /// Ends what is complete, in the order of the numbers.
+  void complete_ready(Time now);
+  /// A peer has completed more: forgets what everybody has, and begins what waited for it.
+  void note_peer_advanced(Time now);
+  /// The data of finished calls that stayed readable is about to be overwritten.
+  void release();
+
+  /// Ends one call with an error.
+  void fail(Time now, std::uint64_t number, ErrorCode code, std::string message, std::vector<Rank> ranks);
+  /// The same with what a peer said, or is told.
+  void fail(Time now, std::uint64_t number, const RejectBody& body);
+  /// Fails it on all ranks.
+  void reject(Time now, std::uint64_t number, const RejectBody& body);
+  /// A rank that others need has left.
+  void reject_deserted(Time now, const Operation& operation, Rank peer);
+  void check_timeout(Time now, std::uint64_t number);
+
+  PolicySnapshot policy(std::size_t bytes) const;
+
+ private:
+  void check(const Call& call) const;
+  bool may_begin(const WaitingCall& waiting) const;
+  void begin(Time now, const WaitingCall& waiting);
+  bool refuse(Time now, const WaitingCall& waiting, const Operation& operation);
+  LocalCall local_call(const WaitingCall& waiting) const;
+  void begin_operation(Time now, Operation& operation, const LocalCall& local);
+  void act(Time now, Operation& operation, Next next);
+  void finish(Time now, Operation& operation);
+  void let_go(Operation& operation);
+  void note_completed(Time now, Report report);
+  void count(const Report& report);
+  void check_multicast();
+  void learn(Time now, const Operation& operation);
+  void forget_old();
+  Report report_of(Time now, const Operation& operation) const;
+  void announce(std::uint64_t number, const RejectBody& body);
+  void fail_late(Time now, std::uint64_t number);
+
+  Core& core_;
+  Members& members_;
+  BestEffort& best_effort_;
+  Requests& requests_;
+  TimeModel times_;
+};
+
+}  // namespace optireduce

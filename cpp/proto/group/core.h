@@ -1,0 +1,76 @@
+// What the parts of a group share: its settings, its peers, its operations, and what waits to be sent.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "group/call.h"
+#include "group/config.h"
+#include "group/control.h"
+#include "group/operations.h"
+#include "group/outcomes.h"
+#include "group/progress.h"
+#include "group/stats.h"
+#include "group/timers.h"
+#include "path/incast.h"
+#include "path/multicast_health.h"
+#include "path/peer.h"
+#include "recovery/repair_queue.h"
+#include "recovery/residual.h"
+#include "wire/buffer.h"
+
+namespace optireduce {
+
+struct WaitingCall {
+  std::uint64_t number = 0;
+  Call call;
+  Time called_at;
+};
+
+struct Repairs {
+  RepairQueue decisions, contributions;
+};
+
+struct Multicast {
+  bool on = false;
+  MulticastHealth health;
+};
+
+struct Core {
+  Core(GroupConfig given, BufferPool& buffers);
+
+  /// Sends a packet that is nothing but a header.
+  void tell(PacketType type, Rank to, std::uint8_t flags = 0) {
+    controls.push_back({.type = type, .to = to, .flags = flags});
+  }
+  void tell_rejection(std::uint64_t operation, const RejectBody& body, Rank to);
+  /// This rank has no contribution to the operation.
+  void tell_abstention(const Operation& operation, Rank to) {
+    const Scope scope = operation.setup().scope;
+    controls.push_back(
+        {.type = PacketType::Abstain, .to = to, .operation = operation.number(), .scope = scope});
+  }
+  /// Nothing was called that is not over.
+  bool idle() const { return operations.open().empty() && waiting.empty(); }
+  RepairTimers repair_timers(Rank rank) const { return peers[rank].rtt.timers(config.path.reorder_delay); }
+
+  GroupConfig config;
+  BufferPool& pool;
+  Stats stats;
+  std::vector<Peer> peers;  // by rank; our own stays untouched
+  Progress progress;
+  Operations operations;
+  std::deque<WaitingCall> waiting;  // calls that have not begun, oldest first
+  Residuals residuals;
+  Timers timers;
+  std::deque<Control> controls;
+  Repairs repairs;
+  Multicast multicast;
+  IncastPolicy incast;
+  Outcomes outcomes;
+  std::int64_t last_timestamp = 0;   // of our packets, in microseconds
+  std::uint8_t oldest_residual = 0;  // age of ours, in steps
+};
+
+}  // namespace optireduce

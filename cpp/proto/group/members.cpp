@@ -1,0 +1,216 @@
+#include "group/members.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace optireduce {
+namespace {
+
+MembershipConfig membership_config(const GroupConfig& config) {
+  // A busy machine does not run a process for 100 ms at a time: such a rank must not be removed.
+  return {.rank = config.rank, .silence = {.least = Duration::millis(200), .exact = config.exact_silence}};
+}
+
+// ---- What the view change asks
+
+/// The first operation from which on we could send our own decisions to a rank that returns.
+std::uint64_t floor_of(const Core& core) {
+  std::uint64_t first = core.progress.completed();
+  for (; first > 0; --first) {
+    const Operation* operation = core.operations.find_logged(first - 1);
+    if (operation == nullptr || !operation->keeps_own()) break;
+  }
+  return first;
+}
+
+std::vector<OpenOperation> open_in(const Core& core) {
+  std::vector<OpenOperation> open;
+  for (const auto& [key, operation] : core.operations.open()) {
+    const bool decided = !operation->reduces() || operation->scatter().undecided_packets() == 0;
+    open.push_back({key.first, !operation->descriptor().bounded, decided});
+  }
+  return open;
+}
+
+std::vector<HeldShard> held_in(const Core& core, std::uint64_t number, RankMask owners) {
+  const Operation* const operation = core.operations.find_any(number);
+  std::vector<HeldShard> shards;
+  if (operation == nullptr || !operation->gathers()) return shards;
+  for_each_rank(owners, [&](Rank rank) {
+    const Rank place = operation->place_of(rank);
+    if (place == kNoPlace) return;
+    const Shard& shard = operation->gather().shard(place);
+    HeldShard held{.operation = number, .owner = rank, .packets = shard.packets(), .held = {}, .kept = {}};
+    const bool ours = rank == core.config.rank && operation->reduces();
+    for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
+      held.held.push_back(operation->finished() ? shard.full_mask(chunk)
+                          : ours                ? operation->scatter().decided(chunk)
+                                                : operation->gather().inbox(place).received(chunk));
+    }
+    held.kept = operation->keeps(place) ? held.held : std::vector<std::uint64_t>(held.held.size(), 0);
+    shards.push_back(std::move(held));
+  });
+  return shards;
+}
+
+Journal journal_of(const Core& core) {
+  const Progress& progress = core.progress;
+  return {
+      .completed = [&progress] { return progress.completed(); },
+      .floor = [&core] { return floor_of(core); },
+      .touched_end = [&progress] { return std::max(progress.touched_end(), progress.completed()); },
+      .digest = [&progress](std::uint64_t operation) { return progress.digest(operation); },
+      .open = [&core] { return open_in(core); },
+      .held = [&core](std::uint64_t operation, RankMask owners) { return held_in(core, operation, owners); }};
+}
+
+}  // namespace
+
+Members::Members(Core& core)
+    : core_(core),
+      membership_(membership_config(core.config), View::initial(core.config.size)),
+      changes_({.min_ranks = core.config.min_ranks}, membership_, journal_of(core)),
+      pieces_(core.config.size) {}
+
+std::uint64_t Members::least_completed() const {
+  std::uint64_t least = core_.progress.completed();
+  for (Rank rank = 0; rank < core_.config.size; ++rank) {
+    const Peer& peer = core_.peers[rank];
+    const bool awaited = peer.present() && view().contains(rank) && !has(membership_.lost(), rank);
+    if (awaited) least = std::min(least, peer.completed);
+  }
+  return least;
+}
+
+// ---- What happened
+
+void Members::heard(Time now, const Header& header) {
+  if (!core_.config.elastic() || !in_view(header)) return;
+  membership_.heard(now, header.sender);
+  if ((header.flags & kFlagHearsAll) != 0) membership_.told_hearing(now, header.sender, view().members);
+}
+
+void Members::advanced(const Header& header, std::uint64_t completed) {
+  if (core_.config.elastic() && in_view(header)) membership_.advanced(header.sender, completed);
+}
+
+void Members::note_other_view(Time now, const Header& header) {
+  const auto distance = static_cast<std::int16_t>(header.view - static_cast<std::uint16_t>(view().number));
+  const std::int64_t number = static_cast<std::int64_t>(view().number) + distance;
+  if (number >= 0) changes_.saw_view(now, header.sender, static_cast<std::uint64_t>(number));
+}
+
+void Members::handle_piece(Time now, const ReceivedRun& run) {
+  const Rank from = run.header.sender;
+  if (core_.config.elastic()) {
+    const auto whole = pieces_[from].add(std::span(run.payload(0), run.header.length));
+    if (!whole) return;
+    if (const auto message = decode_view_message(*whole, core_.config.size))
+      return changes_.handle(now, from, *message);
+  }
+  ++core_.stats.malformed_packets;
+}
+
+void Members::send_messages() {
+  Rank to = 0;
+  ViewMessage message;
+  while (changes_.poll_message(to, message)) {
+    const std::uint64_t id = message_id(0, ++messages_);
+    for (auto& piece : cut_view_message(encode(message), id, core_.config.path.payload_bytes))
+      core_.controls.push_back({.type = PacketType::View, .to = to, .payload = std::move(piece)});
+  }
+}
+
+// ---- Time
+
+void Members::look_for_silence(Time now) {
+  if (!core_.config.elastic()) return;
+  const Operations::Map& open = core_.operations.open();
+  membership_.set_owing(now, core_.idle() ? 0 : membership_.others());
+  membership_.set_exact_open(std::any_of(open.begin(), open.end(), [](const auto& entry) {
+    return !entry.second->descriptor().bounded && entry.second->begun();
+  }));
+  for_each_rank(membership_.take_pings(now), [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
+  hears_all_ = membership_.hears() == view().members;
+  membership_.update(now);
+  const RankMask suspects = membership_.suspected();
+  core_.stats.suspicions += static_cast<std::uint64_t>(count_of(suspects & ~suspects_));
+  suspects_ = suspects;
+  if (suspects != 0) {
+    set_pace();
+    changes_.handle_timeout(now);
+  }
+  set_timer();
+}
+
+/// How fast a change may go: the slowest round trip to a member, and the calls of a step.
+void Members::set_pace() {
+  Duration round;
+  for_each_rank(membership_.others(),
+                [&](Rank rank) { round = std::max(round, core_.peers[rank].rtt.repair_timeout()); });
+  changes_.set_pace(round, core_.progress.calls_of_last_step());
+}
+
+void Members::handle_timeout(Time now) {
+  fired_at_ = now;
+  look_for_silence(now);
+  changes_.handle_timeout(now);
+  set_timer();
+}
+
+void Members::set_timer() {
+  constexpr Duration kLeast = Duration::micros(100);  // of a rank that has just acted
+  const Time next = changes_.poll_timeout();
+  core_.timers.set({TimerKind::View}, next == Time::never() ? next : std::max(next, fired_at_ + kLeast));
+}
+
+// ---- Operations
+
+/// What is collected must not grow behind the proposer's back while the view changes.
+bool Members::may_accept(const Operation& operation, const ReceivedRun& run) const {
+  const Rank from = run.header.sender;
+  if (halted() || !view().contains(from) || operation.number() >= changes_.reach_end()) return false;
+  if (run.header.type == PacketType::Decision) return !has(changes_.deaf(), from);
+  const bool waits = !operation.descriptor().bounded && changes_.changing();
+  return membership_.serves(from, operation.number()) && !waits;
+}
+
+bool Members::hears_quorum(Time now, const Operation& operation) const {
+  if (!core_.config.elastic()) return true;
+  if (halted()) return false;
+  RankMask begun = bit_of(core_.config.rank);
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (operation.begun_at(place) != Time::never()) begun |= bit_of(operation.rank_at(place));
+  }
+  return membership_.quorum(begun) || membership_.hears_quorum(now);
+}
+
+RankMask Members::holders(const Operation& operation, Rank owner) const {
+  if (membership_.serves(owner, operation.number())) return 0;
+  const RankMask holders = membership_.fate(operation.number(), owner, 0).holders & membership_.others();
+  return holders != 0 ? holders : bit_of(core_.config.rank);
+}
+
+std::vector<Rank> Members::orphans_of(const Operation& operation) const {
+  std::vector<Rank> orphans;
+  for (Rank rank : operation.setup().members) {
+    if (!membership_.serves(rank, operation.number())) orphans.push_back(rank);
+  }
+  return orphans;
+}
+
+void Members::apply_fates(Time now, Operation& operation) {
+  if (!operation.gathers()) return;
+  for (const Rank rank : orphans_of(operation)) {
+    const Rank place = operation.place_of(rank);
+    const Shard& shard = operation.gather().shard(place);
+    for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
+      const ChunkFate fate = membership_.fate(operation.number(), rank, chunk);
+      operation.make_void(rank, chunk, fate.voided, core_.residuals);
+      const std::uint64_t lacking = shard.full_mask(chunk) & ~operation.gather().inbox(place).received(chunk);
+      if ((fate.gone & lacking) != 0) return changes_.mark_lost(now);
+    }
+  }
+}
+
+}  // namespace optireduce

@@ -1,0 +1,81 @@
+// The view as the data path sees it: who is a member, who is silent, what may be done while the view changes.
+// What a new view does to operations is in views.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "group/core.h"
+#include "group/membership.h"
+#include "group/view_change.h"
+
+namespace optireduce {
+
+class Members {
+ public:
+  explicit Members(Core& core);
+
+  const View& view() const { return membership_.view(); }
+  const Membership& membership() const { return membership_; }
+  const ViewChange& changes() const { return changes_; }
+  /// Whether this rank may neither begin nor complete anything.
+  bool halted() const { return changes_.away() || changes_.is_lost(); }
+  /// Whether all members of the view were heard lately.
+  bool hears_all() const { return hears_all_; }
+  /// The least completed of this rank and the members that are waited for.
+  std::uint64_t least_completed() const;
+
+  // ---- What happened
+
+  void heard(Time now, const Header& header);
+  void advanced(const Header& header, std::uint64_t completed);
+  void completed() { membership_.advanced(core_.config.rank, core_.progress.completed()); }
+  void forget_before(std::uint64_t operation) { membership_.forget_before(operation); }
+  void stood_still(Time now) { membership_.stood_still(now); }
+  void suspect(Time now, Rank rank) { changes_.suspect(now, bit_of(rank)); }
+  void leave(Time now) { changes_.leave(now); }
+  /// A packet counts only in the view in which it was sent.
+  bool of_other_view(const Header& header) const { return core_.config.elastic() && !in_view(header); }
+  void note_other_view(Time now, const Header& header);
+  void handle_piece(Time now, const ReceivedRun& run);
+  void send_messages();
+  std::optional<View> take_installed() { return changes_.take_installed(); }
+
+  // ---- Time
+
+  /// A member that owes us something and says nothing is asked, and then suspected.
+  void look_for_silence(Time now);
+  void handle_timeout(Time now);
+  void set_timer();
+
+  // ---- Operations
+
+  bool may_accept(const Operation& operation, const ReceivedRun& run) const;
+  /// Contributions to the operation from a quorum, in our view, are proof enough; else it must be heard
+  /// lately.
+  bool hears_quorum(Time now, const Operation& operation) const;
+  /// Who can be asked for the decisions of an owner that no longer serves the operation; 0: ask the owner.
+  RankMask holders(const Operation& operation, Rank owner) const;
+  /// Owners that no longer serve the operation.
+  std::vector<Rank> orphans_of(const Operation& operation) const;
+  /// Packets of owners that no longer serve the operation: void ones are settled, lost ones end our part.
+  void apply_fates(Time now, Operation& operation);
+
+ private:
+  bool in_view(const Header& header) const {
+    return header.view == static_cast<std::uint16_t>(view().number);
+  }
+  void set_pace();
+
+  Core& core_;
+  Membership membership_;
+  ViewChange changes_;
+  std::vector<PieceCollector> pieces_;  // by rank
+  std::uint32_t messages_ = 0;          // sent
+  RankMask suspects_ = 0;               // that were counted
+  bool hears_all_ = true;
+  Time fired_at_;  // our timer, last
+};
+
+}  // namespace optireduce

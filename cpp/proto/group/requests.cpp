@@ -1,0 +1,113 @@
+#include "group/requests.h"
+
+#include <algorithm>
+
+namespace optireduce {
+
+void Requests::schedule(Time now, const Operation& operation) {
+  core_.timers.set_earlier({TimerKind::Request, operation.number()}, now + core_.config.path.repair_min);
+}
+
+void Requests::schedule(const Operation& operation, const Inbox& inbox, Rank from) {
+  core_.timers.set_earlier({TimerKind::Request, operation.number()},
+                           inbox.request_due(core_.repair_timers(from)));
+}
+
+void Requests::ask(Time now, const Operation& operation) {
+  if (!best_effort_.repairs(operation)) return;
+  Time next = Time::never();
+  for (Rank place = 0; place < operation.places(); ++place) {
+    const Rank rank = operation.rank_at(place);
+    if (operation.reduces() && operation.setup().reduces && rank != core_.config.rank &&
+        operation.scatter().lacks(place) && !core_.peers[rank].left)
+      next = std::min(next, ask_for(now, operation, place, PacketType::Contribution));
+    if (operation.begun() && operation.gathers() && !operation.gather().complete(place))
+      next = std::min(next, ask_for(now, operation, place, PacketType::Decision));
+  }
+  if (next != Time::never()) core_.timers.set_earlier({TimerKind::Request, operation.number()}, next);
+}
+
+/// Asks for one inbox's missing packets if it is time; when to look again.
+Time Requests::ask_for(Time now, const Operation& operation, Rank place, PacketType wanted) {
+  const bool contribution = wanted == PacketType::Contribution;
+  const Inbox& inbox = contribution ? operation.scatter().inbox(place) : operation.gather().inbox(place);
+  const Rank to = whom_to_ask(operation, place, wanted, inbox);
+  if (to == core_.config.rank) return Time::never();
+  const RepairTimers timers = core_.repair_timers(to);
+  const Time due = inbox.request_due(timers);
+  if (due > now) return due;
+  core_.controls.push_back(
+      {.type = PacketType::Request,
+       .to = to,
+       .operation = operation.number(),
+       .scope = operation.setup().scope,
+       .wanted = wanted,
+       .shard = contribution ? operation.scatter().index() : operation.gather().index(place)});
+  return now + timers.retry;
+}
+
+/// Of an owner that is gone any holder can tell the decisions, and they are asked in turn.
+Rank Requests::whom_to_ask(const Operation& operation, Rank place, PacketType wanted,
+                           const Inbox& inbox) const {
+  const Rank rank = operation.rank_at(place);
+  RankMask turn = wanted == PacketType::Contribution ? 0 : members_.holders(operation, rank);
+  if (turn == 0) return rank;
+  for (int skip = inbox.requests_in_vain() % count_of(turn); skip > 0; --skip) turn &= turn - 1;
+  return lowest_of(turn);
+}
+
+bool Requests::write(Time now, const Control& control, std::vector<std::byte>& payload) {
+  /// More would be asked for before the first are answered.
+  constexpr std::size_t kMostEntries = 96;
+  constexpr std::size_t kFixed = RequestBody::kFixedBytes, kEntry = RequestBody::kEntryBytes;
+  Operation* const operation = core_.operations.find_open(control.operation, control.scope);
+  if (operation == nullptr) return false;
+  Inbox& inbox = control.wanted == PacketType::Contribution
+                     ? operation->scatter().inbox(operation->place_of(control.to))
+                     : operation->gather().inbox(operation->gather().owner(control.shard));
+  const std::size_t room = (core_.config.path.payload_bytes - kFixed) / kEntry;
+  missing_.clear();
+  inbox.take_missing(now, core_.repair_timers(control.to), std::min(room, kMostEntries), missing_);
+  if (missing_.empty()) return false;
+  payload.resize(kFixed + missing_.size() * kEntry);
+  encode_request({core_.peers[control.to].newest, control.wanted, missing_.size()}, payload.data());
+  for (std::size_t i = 0; i < missing_.size(); ++i)
+    encode_entry(missing_[i], payload.data() + kFixed + i * kEntry);
+  ++core_.stats.requests_sent;
+  return true;
+}
+
+void Requests::handle(Time now, const ReceivedRun& run) {
+  ++core_.stats.requests_received;
+  const Rank from = run.header.sender;
+  const std::span payload(run.payload(0), run.header.length);
+  const auto body = decode_request(payload);
+  if (!body) {
+    ++core_.stats.malformed_packets;
+    return;
+  }
+  if (const RejectBody* rejection = core_.outcomes.rejection(run.operation))
+    return core_.tell_rejection(run.operation, *rejection, from);
+  const Operation* const operation = core_.operations.find_any(run.operation, run.header.scope);
+  const bool contribution = body->wanted == PacketType::Contribution;
+  // Any header says that we are through: enough for a rank that waits for our contribution.
+  if (operation == nullptr || (contribution && operation->finished()))
+    return core_.tell(PacketType::Status, from);
+  if (contribution && operation->begun() && operation->call().weight == 0)
+    return core_.tell_abstention(*operation, from);
+  const auto min_age = static_cast<std::uint32_t>(core_.repair_timers(from).retry.ns / 1000);
+  const RequestContext context{operation->place_of(from), from, body->newest, as_timestamp(now), min_age};
+  RepairQueue& repairs = contribution ? core_.repairs.contributions : core_.repairs.decisions;
+  bool lost = false;
+  for (std::size_t i = 0; i < body->entries; ++i) {
+    const RequestEntry entry = decode_entry(payload, i);
+    const std::uint64_t packets = operation->to_repair(body->wanted, run.header.shard, entry, context);
+    if (packets == 0) continue;
+    repairs.add(
+        {body->wanted, run.header.scope, run.operation, from, run.header.shard, entry.chunk, packets});
+    lost = true;
+  }
+  if (lost && !operation->finished()) core_.peers[from].window.on_loss(now);
+}
+
+}  // namespace optireduce

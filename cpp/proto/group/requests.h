@@ -1,0 +1,37 @@
+// Missing packets: asks for them, and answers those who ask.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "group/best_effort.h"
+#include "group/members.h"
+
+namespace optireduce {
+
+class Requests {
+ public:
+  Requests(Core& core, const Members& members, const BestEffort& best_effort)
+      : core_(core), members_(members), best_effort_(best_effort) {}
+
+  /// An operation has begun, or its owners have changed.
+  void schedule(Time now, const Operation& operation);
+  /// Packets from that rank came: what is missing between them may be lost.
+  void schedule(const Operation& operation, const Inbox& inbox, Rank from);
+  /// Asks for everything that an operation misses and that is due.
+  void ask(Time now, const Operation& operation);
+  /// Writes the payload of a request that is about to leave; false if nothing is missing any more.
+  bool write(Time now, const Control& control, std::vector<std::byte>& payload);
+  void handle(Time now, const ReceivedRun& run);
+
+ private:
+  Time ask_for(Time now, const Operation& operation, Rank place, PacketType wanted);
+  Rank whom_to_ask(const Operation& operation, Rank place, PacketType wanted, const Inbox& inbox) const;
+
+  Core& core_;
+  const Members& members_;
+  const BestEffort& best_effort_;
+  std::vector<RequestEntry> missing_;  // scratch
+};
+
+}  // namespace optireduce

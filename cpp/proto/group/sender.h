@@ -1,0 +1,52 @@
+// What to send next. The order: control packets, packets that were asked for again, decisions, contributions;
+// of each the oldest operation first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "group/requests.h"
+#include "wire/transmit.h"
+
+namespace optireduce {
+
+class Sender {
+ public:
+  Sender(Core& core, const Members& members, Requests& requests)
+      : core_(core), members_(members), requests_(requests) {}
+
+  /// Fills `out`, which is empty, with the next batch; false if there is nothing to send now.
+  bool poll(Time now, Transmit& out);
+  /// The operation that handed out its own packets last. It may be over with them, but only when they have
+  /// left: its end gives the memory back.
+  std::optional<Operations::Key> take_last_sender() { return std::exchange(last_sender_, std::nullopt); }
+
+ private:
+  bool transmit_control(Time now, Transmit& out);
+  bool transmit_repair(Time now, RepairQueue& repairs, Transmit& out);
+  bool transmit_data(Time now, Transmit& out);
+  bool is_over(Repair& repair, const Operation* operation);
+  Operation* next_sender(Time now);
+  void fill_control(Time now, const Control& control, Transmit& out);
+  void send_batch(Time now, Operation& operation, Transmit& out);
+  void fill_data(Time now, std::uint32_t timestamp, Transmit& out);
+  Header header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const;
+  void add_echo(Time now, Rank to, Header& header) const;
+  std::uint32_t next_timestamp(Time now);
+  void note_sent(const Transmit& out);
+  void charge_windows(std::uint32_t timestamp);
+  void note_held_back(Time now);
+  void note_held_back(Time now, Peer& peer);
+
+  Core& core_;
+  const Members& members_;
+  Requests& requests_;
+  std::optional<Operations::Key> last_sender_;
+  OutgoingBatch batch_;                // scratch, as the following
+  std::vector<bool> blocked_;          // peers to whom an older operation must send first
+  std::vector<Operation*> same_step_;  // operations before the one that is looked at
+};
+
+}  // namespace optireduce

@@ -1,0 +1,46 @@
+// What becomes of calls and operations when members are removed, return or leave, or when too few are left.
+#pragma once
+
+#include <cstdint>
+
+#include "group/calls.h"
+#include "group/members.h"
+
+namespace optireduce {
+
+class Views {
+ public:
+  Views(Core& core, Members& members, Calls& calls, Requests& requests)
+      : core_(core), members_(members), calls_(calls), requests_(requests) {}
+
+  /// After everything that may have moved the view change.
+  void follow(Time now);
+  /// Whether a call that was just made ended at once, because of what happened to the members before.
+  bool ends_at_once(Time now, std::uint64_t number);
+  /// Too few members fail all calls, after a while.
+  void check_quorum(Time now);
+
+  void prepare_to_leave(Time now);
+  bool everyone_caught_up() const;
+  bool may_leave() const;
+  void say_goodbye(Time now);
+
+ private:
+  void install(Time now, const View& view);
+  void note_changes(Time now, const View& view);
+  void keep_on(Time now, const View& view);
+  void rejoin(Time now, const View& view);
+  void fail_lost_exact(Time now, const View& view);
+  void fail_rank_lost(Time now, std::uint64_t number, const View& view);
+  void fail_too_few(Time now);
+  void leave_behind(Time now);
+
+  Core& core_;
+  Members& members_;
+  Calls& calls_;
+  Requests& requests_;
+  bool told_away_ = false, told_left_behind_ = false;
+  Time too_few_since_ = Time::never();
+};
+
+}  // namespace optireduce
