@@ -103,9 +103,6 @@ void Group::install(Time now, const View& view) {
   for (std::uint64_t number : dropped) operations_.erase_open(number);  // their shards are cut anew
   for (std::uint64_t number : open) {
     Operation* const operation = operations_.find_open(number);
-    for (Rank rank : operation->setup().members) {
-      if (!membership_.serves(rank, number)) operation->remove_member(rank);
-    }
     apply_fates(now, *operation);
     schedule_requests(now, *operation);
   }
@@ -143,12 +140,14 @@ void Group::rejoin(Time now, const View& view) {
   note_owing(now);
 }
 
-/// Packets of owners that no longer serve the operation: void ones are settled, lost ones end our part.
+/// Members that no longer serve the operation: it does not wait for their contributions. Of their decisions
+/// void ones are settled, lost ones end our part.
 void Group::apply_fates(Time now, Operation& operation) {
-  if (!operation.gathers()) return;
   for (Rank place = 0; place < operation.places(); ++place) {
     const Rank rank = operation.rank_at(place);
     if (membership_.serves(rank, operation.number())) continue;
+    operation.remove_member(rank);
+    if (!operation.gathers()) continue;
     const Shard& shard = operation.gather().shard(place);
     for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
       const ChunkFate fate = membership_.fate(operation.number(), rank, chunk);
