@@ -142,21 +142,28 @@ void Group::learn(Time now, const Operation& operation) {
     return learn_best_effort(now, operation);
   if (operation.setup().stream == 0) return;
   const Time from = operation.half_begun_at();
-  std::vector<Arrival> arrivals;
+  const ReduceScatter& scatter = operation.scatter();
+  const std::uint32_t packets = scatter.shard().packets();
+  if (packets == 0) return;
+  Collected collected{.stream = operation.setup().stream,
+                      .step = progress_.step_of(operation.number()),
+                      .ended = now,
+                      .bytes = operation.bytes(),
+                      .arrivals = {}};
   for (Rank place = 0; place < operation.places(); ++place) {
-    if (operation.rank_at(place) == config_.rank || !operation.scatter().shard().packets()) continue;
-    const bool complete = operation.scatter().complete_at(place) != Time::never();
     const Time began = operation.begun_at(place);
-    const Time ended =
-        complete ? operation.scatter().complete_at(place) : std::min(now, operation.closed_at());
-    const double missing = complete
-                               ? 0.0
-                               : static_cast<double>(operation.scatter().excluded_packets(place)) /
-                                     static_cast<double>(std::max(1u, operation.scatter().shard().packets()));
-    arrivals.push_back({began == Time::never() ? ended - from : began - from, ended - from, missing});
+    if (operation.rank_at(place) == config_.rank) {  // there at once, and known also after the deadline
+      if (began != Time::never()) collected.arrivals.push_back({began - from, began - from, 0});
+      continue;
+    }
+    const bool complete = scatter.complete_at(place) != Time::never();
+    const Time ended = complete ? scatter.complete_at(place) : std::min(now, operation.closed_at());
+    const double missing =
+        complete ? 0.0 : static_cast<double>(scatter.excluded_packets(place)) / static_cast<double>(packets);
+    collected.arrivals.push_back(
+        {began == Time::never() ? ended - from : began - from, ended - from, missing});
   }
-  times_.learn(operation.setup().stream, progress_.step_of(operation.number()), operation.bytes(), arrivals,
-               std::nullopt);
+  times_.learn(collected);
 }
 
 void Group::learn_best_effort(Time now, const Operation& operation) {
