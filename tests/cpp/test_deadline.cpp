@@ -24,9 +24,18 @@ std::vector<Arrival> whole(const std::vector<std::int64_t>& milliseconds) {
   return arrivals;
 }
 
+/// Steps of a second.
+void learn(TimeModel& model, std::uint64_t step, const std::vector<Arrival>& arrivals) {
+  model.learn({.stream = kStream,
+               .step = step,
+               .ended = Time{} + ms(1000) * static_cast<std::int64_t>(step),
+               .bytes = kBytes,
+               .arrivals = arrivals});
+}
+
 void learn(TimeModel& model, int steps, std::int64_t milliseconds, std::uint64_t first_step = 0) {
   for (int i = 0; i < steps; ++i)
-    model.learn(kStream, first_step + static_cast<std::uint64_t>(i), kBytes, whole({milliseconds, 1, 1}), {});
+    learn(model, first_step + static_cast<std::uint64_t>(i), whole({milliseconds, 1, 1, 0}));
 }
 
 bool about(Duration value, Duration wanted) {
@@ -96,7 +105,7 @@ TEST(usual_is_the_time_of_the_last_contribution_in_half_of_the_operations) {
 TEST(where_half_of_the_operations_are_disturbed_usual_stays_near_the_others) {
   TimeModel model(0.05);
   for (std::uint64_t step = 0; step < 60; ++step)
-    model.learn(kStream, step, kBytes, whole({step % 5 < 3 ? 1'000 : 100, 1, 1}), {});
+    learn(model, step, whole({step % 5 < 3 ? 1'000 : 100, 1, 1, 0}));
   CHECK(*model.usual(kStream) <= ms(113));
 }
 
@@ -114,17 +123,25 @@ TEST(on_a_quiet_network_a_short_deadline_excludes_nobody) {
   CHECK(about(*model.deadline(kStream), ms(125)));
 }
 
+TEST(where_waiting_costs_hardly_any_time_nobody_is_excluded) {
+  // Small buckets of long steps: every tenth contribution needs 3 ms in place of 1 ms.
+  TimeModel model(0.05);
+  for (std::uint64_t step = 0; step < 120; ++step)
+    learn(model, step, whole({step % 10 == 0 ? 3 : 1, 1, 1, 0}));
+  CHECK(model.multiple() >= 3.0);
+}
+
 TEST(a_deadline_excludes_no_more_than_is_allowed) {
   // One contribution of four is ten times as late in every fifth step: five percent.
   const auto late_in = [](std::uint64_t one_in, double allowed) {
     TimeModel model(allowed);
     for (std::uint64_t step = 0; step < 120; ++step) {
       const bool late = step % one_in == 0;
-      model.learn(kStream, step, kBytes,
-                  {{late ? ms(990) : Duration{}, ms(late ? 1'000 : 100), 0},
-                   {Duration{}, ms(100), 0},
-                   {Duration{}, ms(100), 0}},
-                  {});
+      learn(model, step,
+            {{late ? ms(990) : Duration{}, ms(late ? 1'000 : 100), 0},
+             {Duration{}, ms(100), 0},
+             {Duration{}, ms(100), 0},
+             {Duration{}, Duration{}, 0}});
     }
     return model.multiple();
   };
@@ -140,7 +157,7 @@ TEST(a_share_that_was_missing_at_a_deadline_keeps_it_from_getting_shorter) {
   for (std::uint64_t step = 8; step < 80; ++step) {
     const Duration deadline = *model.deadline(kStream);
     // Half of one contribution never makes it, however long the deadline is.
-    model.learn(kStream, step, kBytes, {{Duration{}, deadline, 0.5}, {Duration{}, ms(100), 0}}, {});
+    learn(model, step, {{Duration{}, deadline, 0.5}, {Duration{}, ms(100), 0}, {Duration{}, Duration{}, 0}});
   }
   CHECK(model.multiple() > 2.0);
 }
@@ -148,14 +165,14 @@ TEST(a_share_that_was_missing_at_a_deadline_keeps_it_from_getting_shorter) {
 TEST(what_happened_long_ago_does_not_count) {
   TimeModel model(0.05);
   for (std::uint64_t step = 0; step < 40; ++step)
-    model.learn(kStream, step, kBytes, {{ms(990), ms(1'000), 0}, {Duration{}, ms(100), 0}}, {});
+    learn(model, step, {{ms(990), ms(1'000), 0}, {Duration{}, ms(100), 0}, {Duration{}, Duration{}, 0}});
   learn(model, 130, 100, 40);
   CHECK_EQ(model.multiple(), 1.25);
 }
 
 TEST(nobody_else_is_nothing_to_learn_from) {
   TimeModel model(0.05);
-  for (std::uint64_t step = 0; step < 40; ++step) model.learn(kStream, step, kBytes, {}, {});
+  for (std::uint64_t step = 0; step < 40; ++step) learn(model, step, std::vector<Arrival>{});
   CHECK(!model.usual(kStream));
 }
 

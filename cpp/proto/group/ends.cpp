@@ -165,20 +165,28 @@ void Calls::learn(Time now, const Operation& operation) {
   if (operation.setup().best_effort && operation.descriptor().bounded)
     return best_effort_.learn(now, operation);
   if (operation.setup().stream == 0) return;
+  const Time from = operation.half_begun_at();
   const ReduceScatter& scatter = operation.scatter();
   const std::uint32_t packets = scatter.shard().packets();
-  const Time from = operation.half_begun_at();
-  std::vector<Arrival> arrivals;
-  for (Rank place = 0; place < operation.places() && packets != 0; ++place) {
-    if (operation.rank_at(place) == core_.config.rank) continue;
+  if (packets == 0) return;
+  Collected collected{.stream = operation.setup().stream,
+                      .step = core_.progress.step_of(operation.number()),
+                      .ended = now,
+                      .bytes = operation.bytes(),
+                      .arrivals = {}};
+  for (Rank place = 0; place < operation.places(); ++place) {
     const Time began = operation.begun_at(place), complete = scatter.complete_at(place);
+    if (operation.rank_at(place) == core_.config.rank) {  // there at once, and known also after the deadline
+      if (began != Time::never()) collected.arrivals.push_back({began - from, began - from, 0});
+      continue;
+    }
     const bool whole = complete != Time::never();
     const Time ended = whole ? complete : std::min(now, operation.closed_at());
     const double missing = whole ? 0.0 : scatter.excluded_packets(place) / static_cast<double>(packets);
-    arrivals.push_back({began == Time::never() ? ended - from : began - from, ended - from, missing});
+    collected.arrivals.push_back(
+        {began == Time::never() ? ended - from : began - from, ended - from, missing});
   }
-  times_.learn(operation.setup().stream, core_.progress.step_of(operation.number()), operation.bytes(),
-               arrivals, std::nullopt);
+  times_.learn(collected);
 }
 
 // ---- The log

@@ -200,8 +200,9 @@ std::vector<Rank> Members::orphans_of(const Operation& operation) const {
 }
 
 void Members::apply_fates(Time now, Operation& operation) {
-  if (!operation.gathers()) return;
   for (const Rank rank : orphans_of(operation)) {
+    operation.remove_member(rank);
+    if (!operation.gathers()) continue;
     const Rank place = operation.place_of(rank);
     const Shard& shard = operation.gather().shard(place);
     for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {

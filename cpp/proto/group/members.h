@@ -59,7 +59,8 @@ class Members {
   RankMask holders(const Operation& operation, Rank owner) const;
   /// Owners that no longer serve the operation.
   std::vector<Rank> orphans_of(const Operation& operation) const;
-  /// Packets of owners that no longer serve the operation: void ones are settled, lost ones end our part.
+  /// Members that no longer serve the operation: it does not wait for their contributions. Of their decisions
+  /// void ones are settled, lost ones end our part.
   void apply_fates(Time now, Operation& operation);
 
  private:

@@ -53,7 +53,6 @@ void Views::keep_on(Time now, const View& view) {
   for (std::uint64_t number : dropped) core_.operations.erase_open(number);  // their shards are cut anew
   for (std::uint64_t number : open) {
     Operation& operation = *core_.operations.find_open(number);
-    for (const Rank rank : members_.orphans_of(operation)) operation.remove_member(rank);
     members_.apply_fates(now, operation);
     requests_.schedule(now, operation);
   }

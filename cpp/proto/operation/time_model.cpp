@@ -1,14 +1,12 @@
 #include "operation/time_model.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace optireduce {
 namespace {
 
 constexpr double kMostDisturbed = 1.125;
-/// Where waiting a little longer excludes hardly anything, excluding saves nothing: a quiet network.
-constexpr double kCheapMultiple = 2.0;
-constexpr double kHardlyAny = 0.1;
 
 double quantile(std::vector<double> sorted, double share) {
   const auto at = static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1));
@@ -32,50 +30,53 @@ double missing_at(const Arrival& arrival, Duration at) {
 
 }  // namespace
 
-void TimeModel::learn(std::uint32_t stream, std::uint64_t step, std::size_t bytes,
-                      const std::vector<Arrival>& arrivals, std::optional<Duration> closed_after) {
-  if (arrivals.empty()) return;
+void TimeModel::learn(const Collected& operation) {
+  if (operation.arrivals.empty()) return;
   Duration took;
-  for (const Arrival& arrival : arrivals) took = std::max(took, arrival.ended);
-  if (closed_after) took = std::max(took, *closed_after);
-  std::deque<double>& seconds = seconds_[stream];
+  for (const Arrival& arrival : operation.arrivals) took = std::max(took, arrival.ended);
+  std::deque<double>& seconds = seconds_[operation.stream];
   seconds.push_back(std::max(took.seconds(), 1e-6));
   if (seconds.size() > kSteps) seconds.pop_front();
-  const std::optional<Duration> known = usual(stream);
+  const std::optional<Duration> known = usual(operation.stream);
   if (!known) return;
-  samples_.push_back(sample_of(step, bytes, arrivals, *known, closed_after));
-  while (samples_.front().step + kSteps < step) samples_.pop_front();
-  choose();
+  samples_.push_back(sample_of(operation, *known));
+  while (samples_.front().step + kSteps < operation.step) samples_.pop_front();
+  index_ = cheapest();
 }
 
-TimeModel::Sample TimeModel::sample_of(std::uint64_t step, std::size_t bytes,
-                                       const std::vector<Arrival>& arrivals, Duration usual,
-                                       std::optional<Duration>) const {
-  Sample sample{.step = step, .bytes = static_cast<double>(bytes)};
+TimeModel::Sample TimeModel::sample_of(const Collected& operation, Duration usual) {
+  Sample sample{
+      .step = operation.step, .ended = operation.ended, .bytes = static_cast<double>(operation.bytes)};
   for (std::size_t i = 0; i < kMultiples.size(); ++i) {
     const Duration at = Duration::from_seconds(usual.seconds() * kMultiples[i]);
-    for (const Arrival& arrival : arrivals) sample.excluded[i] += missing_at(arrival, at);
-    sample.excluded[i] /= static_cast<double>(arrivals.size() + 1);
+    for (const Arrival& arrival : operation.arrivals) {
+      const double missing = missing_at(arrival, at);
+      sample.excluded[i] += missing / static_cast<double>(operation.arrivals.size());
+      const Duration waited = missing > 0 ? at : arrival.ended;
+      sample.seconds[i] = std::max(sample.seconds[i], waited.seconds());
+    }
   }
   return sample;
 }
 
-void TimeModel::choose() {
+std::size_t TimeModel::cheapest() const {
   double bytes = 0;
   for (const Sample& sample : samples_) bytes += sample.bytes;
-  std::optional<std::size_t> allowed;
+  const double elapsed = std::max((samples_.back().ended - samples_.front().ended).seconds(), 1e-9);
+  std::size_t best = kMultiples.size() - 1;
+  double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < kMultiples.size(); ++i) {
-    double excluded = 0;
-    for (const Sample& sample : samples_) excluded += sample.excluded[i] * sample.bytes;
-    if (!allowed && excluded <= exclude_at_most_ * bytes) allowed = i;
-    if (kMultiples[i] > kCheapMultiple) {
-      if (allowed) break;
-    } else if (excluded <= exclude_at_most_ * kHardlyAny * bytes) {
-      allowed = i;
-      break;
+    double excluded = 0, seconds = 0;
+    for (const Sample& sample : samples_) {
+      excluded += sample.excluded[i] * sample.bytes / bytes;
+      seconds += sample.seconds[i];
     }
+    const double cost = excluded + seconds / elapsed;
+    if (excluded > exclude_at_most_ || cost >= least) continue;
+    least = cost;
+    best = i;
   }
-  index_ = allowed.value_or(kMultiples.size() - 1);
+  return best;
 }
 
 std::optional<Duration> TimeModel::usual(std::uint32_t stream) const {

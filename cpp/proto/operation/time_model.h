@@ -1,5 +1,7 @@
-// What is usual here: how long an owner usually collects the contributions to its shard of a stream, and how
-// many contributions a deadline of so many times that would exclude.
+// What is usual here: how long an owner usually collects the contributions to its shard of a stream, and what
+// a deadline of so many times that would cost. A short one excludes contributions: a share of the gradient
+// comes a step later. A long one waits: a share of the time. The deadline is the one that costs least, of
+// those that exclude no more than is allowed.
 //
 // Usual is the median of the last operations of the stream, but at most an eighth above their lower quartile:
 // where half of the operations are disturbed the median wanders. Only operations of the same stream are
@@ -25,18 +27,24 @@ struct Arrival {
   double missing = 0;  // share that had not come at the deadline
 };
 
+/// One operation, as the owner of a shard saw it.
+struct Collected {
+  std::uint32_t stream = 0;
+  std::uint64_t step = 0;
+  Time ended;
+  std::size_t bytes = 0;
+  std::vector<Arrival> arrivals;  // of all members
+};
+
 class TimeModel {
  public:
   explicit TimeModel(double exclude_at_most) : exclude_at_most_(exclude_at_most) {}
 
-  /// `arrivals`: of all members but the owner. `closed_after`: when the deadline closed the shard.
-  void learn(std::uint32_t stream, std::uint64_t step, std::size_t bytes,
-             const std::vector<Arrival>& arrivals, std::optional<Duration> closed_after);
+  void learn(const Collected& operation);
 
   /// Nothing until enough operations of the stream were seen.
   std::optional<Duration> usual(std::uint32_t stream) const;
-  /// The deadline as a multiple of what is usual: the smallest that would have excluded at most the allowed
-  /// share of the contributions over the last steps, or a cheap one that would have excluded hardly any.
+  /// The deadline as a multiple of what is usual.
   double multiple() const { return kMultiples[index_]; }
   std::optional<Duration> deadline(std::uint32_t stream) const;
 
@@ -48,13 +56,14 @@ class TimeModel {
 
   struct Sample {
     std::uint64_t step = 0;
+    Time ended;
     double bytes = 0;
-    std::array<double, kMultiples.size()> excluded{};  // share, by multiple
+    // By multiple: the share of the contributions that is excluded, and how long the owner waits.
+    std::array<double, kMultiples.size()> excluded{}, seconds{};
   };
 
-  Sample sample_of(std::uint64_t step, std::size_t bytes, const std::vector<Arrival>& arrivals,
-                   Duration usual, std::optional<Duration> closed_after) const;
-  void choose();
+  static Sample sample_of(const Collected& operation, Duration usual);
+  std::size_t cheapest() const;
 
   double exclude_at_most_;
   std::map<std::uint32_t, std::deque<double>> seconds_;  // by stream: what collecting took

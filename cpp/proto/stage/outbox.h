@@ -21,9 +21,13 @@ class Outbox {
   /// The local process has begun the operation.
   void begin() {
     sent_at_.assign(shard_.packets(), 0);
-    next_packet_ = 0;
+    if (!stopped_) next_packet_ = 0;
   }
-  void stop() { next_packet_ = shard_.packets(); }
+  /// The owner is no member any more: nothing is sent, also if the process begins later.
+  void stop() {
+    next_packet_ = shard_.packets();
+    stopped_ = true;
+  }
 
   /// The next packets, if the window admits them, in order. `answers`: packets that their owner has decided
   /// are not sent any more.
@@ -52,6 +56,7 @@ class Outbox {
   std::uint32_t next_packet_ = 0;
   std::uint32_t last_sent_at_ = 0;
   bool sent_any_ = false;
+  bool stopped_ = false;
 };
 
 }  // namespace optireduce
