@@ -3,21 +3,12 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "group/grid.h"
-
 namespace optireduce {
-
-Calls::Calls(Core& core, Members& members, BestEffort& best_effort, Requests& requests)
-    : core_(core),
-      members_(members),
-      best_effort_(best_effort),
-      requests_(requests),
-      times_(core.config.exclude_at_most) {}
 
 void Calls::check(const Call& call) const {
   const Descriptor& what = call.descriptor;
   const std::string elements = std::to_string(what.elements);
-  const Rank owners = owners_of_call(core_.config);
+  const Rank owners = core_.grid.owners();
   const std::size_t most =
       std::min<std::size_t>(0xffff'ffff, Schedule::max_bytes(owners) / size_of(what.dtype));
   if (what.elements > most)
@@ -64,16 +55,17 @@ bool Calls::may_begin(const WaitingCall& waiting) const {
 
 void Calls::begin(Time now, const WaitingCall& waiting) {
   const Call& call = waiting.call;
-  const Scope scope = first_scope(core_.config, call.descriptor);
+  const Scope scope = core_.grid.first_scope(call.descriptor);
   Operation* operation = core_.operations.find_open(waiting.number, scope);
   if (operation == nullptr)
     operation = &make_operation(now, waiting.number, scope, call.descriptor, call.stream);
   if (refuse(now, waiting, *operation)) return;
   core_.progress.touch(waiting.number);
   LocalCall local = local_call(waiting);
-  round_call(*operation, local);
+  round_for_grid(*operation, local);
   begin_operation(now, *operation, local);
-  act(now, *operation, best_effort_.begin(now, *operation));
+  if (core_.best_effort.begin(*operation, core_.operations.bytes_before(waiting.number)))
+    check_best_effort(now, *operation);
   if (core_.operations.find_open(waiting.number, scope) != operation) return;  // its time was over at once
   requests_.schedule(now, *operation);
   advance(now, *operation);
@@ -133,7 +125,7 @@ Operation& Calls::make_operation(Time now, std::uint64_t number, Scope scope, co
                        .best_effort = config.delivery == Delivery::BestEffort,
                        .payload_bytes = config.path.payload_bytes,
                        .order_seed = config.shuffle && descriptor.bounded ? config.seal.shared_number() : 0};
-  set_scope(config, setup);
+  core_.grid.set_scope(setup);
   if (config.elastic()) setup.members = members_.membership().owners(number);
   Operation& operation = core_.operations.add(std::make_unique<Operation>(std::move(setup), now));
   members_.apply_fates(now, operation);
@@ -142,7 +134,7 @@ Operation& Calls::make_operation(Time now, std::uint64_t number, Scope scope, co
 
 PolicySnapshot Calls::policy(std::size_t bytes) const {
   PolicySnapshot snapshot;
-  best_effort_.describe(bytes, snapshot);
+  if (core_.config.delivery == Delivery::BestEffort) core_.best_effort.describe(bytes, snapshot);
   snapshot.incast = core_.incast.value();
   snapshot.window_bytes = core_.config.path.window_bytes;
   for (const Peer& peer : core_.peers) {

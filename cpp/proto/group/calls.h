@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "group/best_effort.h"
 #include "group/members.h"
 #include "group/requests.h"
 #include "operation/time_model.h"
@@ -16,7 +15,8 @@ namespace optireduce {
 
 class Calls {
  public:
-  Calls(Core& core, Members& members, BestEffort& best_effort, Requests& requests);
+  Calls(Core& core, Members& members, Requests& requests)
+      : core_(core), members_(members), requests_(requests), times_(core.config.exclude_at_most) {}
 
   /// Takes the next number for a call, which waits then. Throws std::invalid_argument before it has changed
   /// anything.
@@ -56,8 +56,9 @@ class Calls {
   void begin(Time now, const WaitingCall& waiting);
   bool refuse(Time now, const WaitingCall& waiting, const Operation& operation);
   LocalCall local_call(const WaitingCall& waiting) const;
+  void begin_stage(Time now, std::uint64_t number, Scope scope);
   void begin_operation(Time now, Operation& operation, const LocalCall& local);
-  void act(Time now, Operation& operation, Next next);
+  void check_best_effort(Time now, Operation& operation);
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);
   void note_completed(Time now, Report report);
@@ -71,7 +72,6 @@ class Calls {
 
   Core& core_;
   Members& members_;
-  BestEffort& best_effort_;
   Requests& requests_;
   TimeModel times_;
 };

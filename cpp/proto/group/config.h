@@ -8,13 +8,11 @@
 #include "base/rank.h"
 #include "base/time.h"
 #include "operation/best_effort_times.h"
+#include "operation/grid.h"
 #include "path/options.h"
 #include "wire/seal.h"
 
 namespace optireduce {
-
-/// The ranks of every row of a grid, in the order of the columns. Empty: no grid.
-using Rows = std::vector<std::vector<Rank>>;
 
 enum class Delivery : std::uint8_t {
   Carry,       // decisions are sent until every member has them; excluded contributions are carried over

@@ -1,26 +1,28 @@
 #include "group/core.h"
 
-#include <algorithm>
 #include <utility>
-
-#include "group/grid.h"
 
 namespace optireduce {
 
 Core::Core(GroupConfig given, BufferPool& buffers)
-    : config(checked(std::move(given))),
+    : config(std::move(given)),
+      grid(config.rank, config.size, config.rows),
       pool(buffers),
       peers(config.size),
       multicast{config.multicast, MulticastHealth(config.size)},
-      incast(config.size) {
-  for (Rank rank = 0; rank < config.size; ++rank) peers[rank].linked = are_linked(config, rank);
-  const auto others = std::count_if(peers.begin(), peers.end(), [](const Peer& peer) { return peer.linked; });
+      incast(config.size),
+      best_effort(config.best_effort) {
+  std::size_t others = 0;
+  for (Rank rank = 0; rank < config.size; ++rank) others += grid.links(rank) ? 1 : 0;
   for (Rank rank = 0; rank < config.size; ++rank) {
     const std::size_t grant = rank < config.grants.size() ? config.grants[rank] : config.path.window_bytes;
-    const auto bounds = WindowBounds::of(config.path, static_cast<std::size_t>(others), grant);
+    const WindowBounds bounds = WindowBounds::of(config.path, others, grant);
     const std::uint32_t payload = config.path.payload_bytes;
-    peers[rank].window = SendWindow(bounds, payload, chunk_packets_for(payload));
-    peers[rank].rtt = RttEstimator(config.path);
+    Peer& peer = peers[rank];
+    peer.rank = rank;
+    peer.linked = grid.links(rank);
+    peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
+    peer.rtt = RttEstimator(config.path);
   }
 }
 

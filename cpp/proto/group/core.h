@@ -13,6 +13,8 @@
 #include "group/progress.h"
 #include "group/stats.h"
 #include "group/timers.h"
+#include "operation/best_effort.h"
+#include "operation/grid.h"
 #include "path/incast.h"
 #include "path/multicast_health.h"
 #include "path/peer.h"
@@ -56,6 +58,7 @@ struct Core {
   RepairTimers repair_timers(Rank rank) const { return peers[rank].rtt.timers(config.path.reorder_delay); }
 
   GroupConfig config;
+  Grid grid;
   BufferPool& pool;
   Stats stats;
   std::vector<Peer> peers;  // by rank; our own stays untouched
@@ -68,6 +71,7 @@ struct Core {
   Repairs repairs;
   Multicast multicast;
   IncastPolicy incast;
+  BestEffort best_effort;
   Outcomes outcomes;
   std::int64_t last_timestamp = 0;   // of our packets, in microseconds
   std::uint8_t oldest_residual = 0;  // age of ours, in steps

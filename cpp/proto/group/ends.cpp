@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "group/calls.h"
-#include "group/grid.h"
 #include "operation/deadline.h"
 
 namespace optireduce {
@@ -15,13 +14,18 @@ void Calls::advance(Time now, Operation& operation) {
   }
   if (!operation.complete()) return;
   if (scope == Scope::RowResult) return complete_ready(now);
-  const std::optional<Stage> stage = next_stage(core_.operations, operation);
-  if (!stage) return;
-  Operation* next = core_.operations.find_open(operation.number(), stage->scope);
-  if (next == nullptr) next = &make_operation(now, operation.number(), stage->scope, stage->descriptor, 0);
-  begin_operation(now, *next, stage->call);
-  requests_.schedule(now, *next);
-  advance(now, *next);
+  begin_stage(now, operation.number(), scope == Scope::Row ? Scope::Column : Scope::RowResult);
+}
+
+/// Each stage of a grid begins when the one before has what it needs.
+void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
+  Operation* operation = core_.operations.find_open(number, scope);
+  if (operation != nullptr && operation->begun()) return;
+  const Stage stage = stage_after(*core_.operations.find_open(number, Scope::Row), scope);
+  if (operation == nullptr) operation = &make_operation(now, number, scope, stage.descriptor, 0);
+  begin_operation(now, *operation, stage.call);
+  requests_.schedule(now, *operation);
+  advance(now, *operation);
 }
 
 // ---- Deadlines
@@ -29,7 +33,7 @@ void Calls::advance(Time now, Operation& operation) {
 void Calls::check_shard(Time now, std::uint64_t number) {
   Operation* const operation = core_.operations.find_open(number);
   if (operation == nullptr || !operation->reduces() || !operation->descriptor().bounded) return;
-  if (operation->setup().best_effort) return act(now, *operation, best_effort_.check(now, *operation));
+  if (operation->setup().best_effort) return check_best_effort(now, *operation);
   const ReduceScatter& scatter = operation->scatter();
   if (scatter.undecided_packets() == 0 || number >= members_.changes().reach_end()) return;
   ShardState state{.half_begun_at = operation->half_begun_at(),
@@ -48,9 +52,14 @@ void Calls::check_shard(Time now, std::uint64_t number) {
   advance(now, *operation);
 }
 
-void Calls::act(Time now, Operation& operation, Next next) {
-  if (next == Next::GoOn) advance(now, operation);
-  if (next != Next::Finish) return;
+void Calls::check_best_effort(Time now, Operation& operation) {
+  using Next = BestEffortVerdict::Next;
+  const bool in_turn = operation.number() == core_.progress.completed();
+  const BestEffortVerdict verdict = core_.best_effort.check(now, operation, in_turn);
+  if (verdict.look_again != Time::never())
+    core_.timers.set({TimerKind::Shard, operation.number()}, verdict.look_again);
+  if (verdict.next == Next::GoOn) advance(now, operation);
+  if (verdict.next != Next::Finish) return;
   finish(now, operation);
   complete_ready(now);
 }
@@ -62,7 +71,10 @@ void Calls::complete_ready(Time now) {
   for (;;) {
     core_.progress.skip_failed();
     members_.completed();
-    Operation* const operation = last_stage(core_.config, core_.operations, core_.progress.completed());
+    const std::uint64_t number = core_.progress.completed();
+    const bool grid = !core_.config.rows.empty();
+    Operation* operation = grid ? core_.operations.find_open(number, Scope::RowResult) : nullptr;
+    if (operation == nullptr) operation = core_.operations.find_open(number);
     if (operation == nullptr || !operation->complete() || members_.halted()) return;
     finish(now, *operation);
   }
@@ -72,7 +84,7 @@ void Calls::finish(Time now, Operation& operation) {
   const std::uint64_t number = operation.number();
   const std::uint64_t digest = operation.digest();
   operation.finish(core_.residuals);
-  if (const Operation* row = core_.operations.find_open(number, Scope::Row)) widen_result(*row);
+  if (const Operation* row = core_.operations.find_open(number, Scope::Row)) widen_from_grid(*row);
   Report report = report_of(now, operation);
   learn(now, operation);
   for (auto& [key, each] : core_.operations.open()) {
@@ -163,7 +175,7 @@ void Calls::learn(Time now, const Operation& operation) {
   core_.incast.learn(static_cast<double>(operation.repaired_bytes) / bytes);
   if (!operation.reduces() || operation.half_begun_at() == Time::never()) return;
   if (operation.setup().best_effort && operation.descriptor().bounded)
-    return best_effort_.learn(now, operation);
+    return core_.best_effort.learn(now, operation);
   if (operation.setup().stream == 0) return;
   const Time from = operation.half_begun_at();
   const ReduceScatter& scatter = operation.scatter();

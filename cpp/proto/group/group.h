@@ -12,7 +12,6 @@
 // The parts, each of which knows only those before it:
 //   Core        what they share: settings, peers, operations, timers, what waits to be sent
 //   Members     the view, silence, view messages
-//   BestEffort  the papers' transport
 //   Requests    missing packets
 //   Liveness    headers, answers, peers that do not answer
 //   Calls       calls and operations, from beginning to end
@@ -109,12 +108,11 @@ class Group {
 
   Core core_;
   Members members_{core_};
-  BestEffort best_effort_{core_};
-  Requests requests_{core_, members_, best_effort_};
+  Requests requests_{core_, members_};
   Liveness liveness_{core_, members_};
-  Calls calls_{core_, members_, best_effort_, requests_};
+  Calls calls_{core_, members_, requests_};
   Views views_{core_, members_, calls_, requests_};
-  Receiver receiver_{core_, members_, liveness_, best_effort_, requests_, calls_};
+  Receiver receiver_{core_, members_, liveness_, requests_, calls_};
   Sender sender_{core_, members_, requests_};
 };
 

@@ -22,7 +22,6 @@ class Liveness {
   void ping_unfinished_peers();
 
  private:
-  void note_echo(Time now, Peer& peer, const Header& header);
   void note_wishes(Time now, Peer& peer, std::uint8_t flags);
 
   Core& core_;

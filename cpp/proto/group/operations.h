@@ -28,6 +28,13 @@ class Operations {
     const Key key{operation->number(), operation->setup().scope};
     return *(open_[key] = std::move(operation));
   }
+  /// Of all operations before this one.
+  std::size_t bytes_before(std::uint64_t number) const {
+    std::size_t bytes = 0;
+    for (auto entry = open_.begin(); entry != open_.end() && entry->first.first < number; ++entry)
+      bytes += entry->second->bytes();
+    return bytes;
+  }
   /// Oldest first.
   const Map& open() const { return open_; }
   const Map& log() const { return log_; }

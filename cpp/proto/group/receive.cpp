@@ -1,67 +1,28 @@
 #include <algorithm>
 #include <utility>
 
-#include "group/grid.h"
 #include "group/receiver.h"
 
 namespace optireduce {
-namespace {
-
-bool is_data(PacketType type) {
-  return type == PacketType::Contribution || type == PacketType::Decision;
-}
-
-}  // namespace
 
 void Receiver::handle(Time now, const Datagram& datagram) {
-  const std::span packets(datagram.buffer.data() + datagram.begin, datagram.bytes - datagram.begin);
-  core_.config.seal.open_all(packets, datagram.stride(), genuine_);
-  std::uint32_t at = datagram.begin;
-  while (at < datagram.bytes) {
-    std::optional<ReceivedRun> run = next_run(datagram, at);
-    if (!run) continue;
+  Stats& stats = core_.stats;
+  HeaderError why{};
+  intake_.open(datagram);
+  for (std::uint32_t at = datagram.begin; at < datagram.bytes;) {
+    std::optional<ReceivedRun> run = intake_.next(datagram, at, why);
+    if (!run) {
+      ++(why == HeaderError::BadSeal ? stats.forged_packets : stats.invalid_packets);
+      continue;
+    }
+    run->operation = widen(run->header.operation, core_.progress.next_call());
     run->received_at = now;
-    core_.stats.packets_received += run->packets;
-    core_.stats.payload_bytes_received += run->payload_bytes();
+    stats.packets_received += run->packets;
+    stats.payload_bytes_received += run->payload_bytes();
     if (liveness_.note_header(now, run->header)) calls_.note_peer_advanced(now);
     if (datagram.group) core_.peers[run->header.sender].heard_in_group = true;
     handle_run(now, *run);
   }
-}
-
-/// Decodes the packet at `at` and those behind it that continue it, and moves `at` past them. Nothing if the
-/// packet is bad. No byte of a packet is believed before its seal has been checked.
-std::optional<ReceivedRun> Receiver::next_run(const Datagram& datagram, std::uint32_t& at) {
-  const std::uint32_t stride = datagram.stride();
-  const auto packet_at = [&](std::uint32_t where) {
-    return std::span<const std::byte>(datagram.buffer.data() + where,
-                                      std::min(stride, datagram.bytes - where));
-  };
-  const auto is_genuine = [&](std::uint32_t where) { return genuine_[(where - datagram.begin) / stride]; };
-  const std::uint32_t begin = std::exchange(at, at + stride);
-  const auto [header, error] = decode_opened(packet_at(begin), is_genuine(begin), core_.config.size);
-  if (!header || header->sender != datagram.from || header->sender == core_.config.rank) {
-    const bool forged = !header && error == HeaderError::BadSeal;
-    ++(forged ? core_.stats.forged_packets : core_.stats.invalid_packets);
-    return std::nullopt;
-  }
-  ReceivedRun run{.header = *header,
-                  .operation = widen(header->operation, core_.progress.next_call()),
-                  .buffer = datagram.buffer,
-                  .at = begin,
-                  .stride = stride,
-                  .packets = 1,
-                  .last_length = header->length,
-                  .received_at = {}};
-  while (is_data(run.header.type) && at < datagram.bytes && run.last_length == run.header.length &&
-         is_genuine(at)) {
-    const std::span<const std::byte> next = packet_at(at);
-    if (!continues(packet_at(begin), next, run.header.offset + run.packets * run.header.length)) break;
-    run.last_length = static_cast<std::uint32_t>(next.size() - kHeaderBytes);
-    ++run.packets;
-    at += stride;
-  }
-  return run;
 }
 
 void Receiver::handle_run(Time now, const ReceivedRun& run) {
@@ -119,7 +80,7 @@ Operation* Receiver::operation_for(Time now, const ReceivedRun& run) {
   }
   if (number < core_.progress.completed()) {
     core_.stats.stale_packets += run.packets;
-    best_effort_.note_late(run);
+    if ((header.flags & kFlagResent) == 0) core_.best_effort.note_late(run.payload_bytes());
     return nullptr;
   }
   if (!may_exist(run)) {
@@ -131,7 +92,7 @@ Operation* Receiver::operation_for(Time now, const ReceivedRun& run) {
 
 bool Receiver::may_exist(const ReceivedRun& run) const {
   const Descriptor& descriptor = run.header.descriptor;
-  const bool in_grid = first_scope(core_.config, descriptor) != Scope::All;
+  const bool in_grid = core_.grid.first_scope(descriptor) != Scope::All;
   const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
   return run.operation < core_.progress.next_call() + kMaxCallsAhead &&
          run.operation < members_.changes().reach_end() && in_grid == (run.header.scope != Scope::All) &&

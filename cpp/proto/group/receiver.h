@@ -1,46 +1,27 @@
 // Packets in: checks them, and hands each to the part that it is for.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "group/calls.h"
 #include "group/liveness.h"
-#include "wire/received_run.h"
+#include "wire/intake.h"
 
 namespace optireduce {
 
-/// What a socket delivered: one packet, or several of equal length (the last may be shorter) in one buffer
-/// (GRO).
-struct Datagram {
-  Rank from = 0;
-  BufferRef buffer;
-  std::uint32_t bytes = 0;  // where the last packet ends in the buffer
-  std::uint32_t segment_bytes = 0;
-  std::uint32_t begin = 0;  // where the first one begins
-  bool group = false;       // came by multicast
-
-  /// From one packet to the next.
-  std::uint32_t stride() const { return std::max<std::uint32_t>(1, std::min(segment_bytes, bytes)); }
-};
-
 class Receiver {
  public:
-  Receiver(Core& core, Members& members, Liveness& liveness, BestEffort& best_effort, Requests& requests,
-           Calls& calls)
+  Receiver(Core& core, Members& members, Liveness& liveness, Requests& requests, Calls& calls)
       : core_(core),
         members_(members),
         liveness_(liveness),
-        best_effort_(best_effort),
         requests_(requests),
-        calls_(calls) {}
+        calls_(calls),
+        intake_(core.config.seal, core.config.rank, core.config.size) {}
 
   void handle(Time now, const Datagram& datagram);
 
  private:
-  std::optional<ReceivedRun> next_run(const Datagram& datagram, std::uint32_t& at);
   void handle_run(Time now, const ReceivedRun& run);
   void handle_data(Time now, const ReceivedRun& run);
   Operation* operation_for(Time now, const ReceivedRun& run);
@@ -57,10 +38,9 @@ class Receiver {
   Core& core_;
   Members& members_;
   Liveness& liveness_;
-  BestEffort& best_effort_;
   Requests& requests_;
   Calls& calls_;
-  std::vector<bool> genuine_;  // scratch: packets of the datagram whose seals are right
+  Intake intake_;
 };
 
 }  // namespace optireduce

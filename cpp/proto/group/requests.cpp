@@ -14,7 +14,7 @@ void Requests::schedule(const Operation& operation, const Inbox& inbox, Rank fro
 }
 
 void Requests::ask(Time now, const Operation& operation) {
-  if (!best_effort_.repairs(operation)) return;
+  if (!core_.best_effort.repairs(operation)) return;
   Time next = Time::never();
   for (Rank place = 0; place < operation.places(); ++place) {
     const Rank rank = operation.rank_at(place);

@@ -4,15 +4,13 @@
 #include <cstddef>
 #include <vector>
 
-#include "group/best_effort.h"
 #include "group/members.h"
 
 namespace optireduce {
 
 class Requests {
  public:
-  Requests(Core& core, const Members& members, const BestEffort& best_effort)
-      : core_(core), members_(members), best_effort_(best_effort) {}
+  Requests(Core& core, const Members& members) : core_(core), members_(members) {}
 
   /// An operation has begun, or its owners have changed.
   void schedule(Time now, const Operation& operation);
@@ -30,7 +28,6 @@ class Requests {
 
   Core& core_;
   const Members& members_;
-  const BestEffort& best_effort_;
   std::vector<RequestEntry> missing_;  // scratch
 };
 

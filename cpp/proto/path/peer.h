@@ -1,6 +1,7 @@
 // What this rank knows about one other rank's path.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/time.h"
@@ -11,6 +12,7 @@
 namespace optireduce {
 
 struct Peer {
+  Rank rank = 0;
   bool linked = false;               // we exchange packets with it at all: in a grid only our row and column
   bool heard = false;                // at least one authentic packet
   bool left = false;                 // said goodbye
@@ -41,6 +43,43 @@ struct Peer {
     stuck_since = Time::never();
     silent = false;
   }
+  /// What it has seen of ours is no longer under way; how long that took tells about queues. False: it says
+  /// nothing new. `last_sent`: our newest timestamp.
+  bool note_echo(Time now, const Header& header, std::uint32_t last_sent) {
+    if (!not_before(last_sent, header.echo) || (echoed && not_before(echo, header.echo))) return false;
+    echo = header.echo;
+    echoed = true;
+    note_answer();
+    window.on_arrived(header.echo);
+    constexpr std::uint16_t kTooLong = 65'535;
+    const Duration round_trip = since(header.echo, now) - Duration::micros(header.hold);
+    if (header.hold == kTooLong || round_trip.ns <= 0) return true;
+    window.on_round_trip(now, round_trip);
+    rtt.sample(round_trip);
+    return true;
+  }
+
+  /// When check_stuck() has something to do after `now`.
+  Time stuck_until(Time now) const {
+    if (stuck_since == Time::never()) return stuck_since;
+    const Time asks_at = stuck_since + rtt.repair_timeout();
+    return asks_at > now ? asks_at : stuck_since + longest_stuck();
+  }
+  /// A peer that answers nothing while we could send on may have missed what asked for an answer. True: ask
+  /// it again. One that does not answer that either has lost everything, or is gone.
+  bool check_stuck(Time now) {
+    if (stuck_since == Time::never() || now < stuck_since + rtt.repair_timeout()) return false;
+    if (now >= stuck_since + longest_stuck()) {
+      window.on_silence(now);
+      stuck_since = Time::never();
+      silent = true;
+      return false;
+    }
+    if (pinged_at >= stuck_since) return false;
+    pinged_at = now;
+    return true;
+  }
+  Duration longest_stuck() const { return std::max(Duration::millis(50), rtt.repair_timeout() * 4); }
 };
 
 }  // namespace optireduce

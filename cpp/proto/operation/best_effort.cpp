@@ -1,42 +1,18 @@
-#include "group/best_effort.h"
+#include "operation/best_effort.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace optireduce {
+namespace {
 
-Next BestEffort::begin(Time now, Operation& operation) {
-  if (!operation.setup().best_effort || !operation.descriptor().bounded || !times_.warmed_up())
-    return Next::Wait;
-  BestEffortLimits& limits = operation.limits;
-  for (const auto& [_, older] : core_.operations.open()) {
-    if (older->number() < operation.number()) limits.bytes_ahead += older->bytes();
-  }
-  constexpr std::int64_t kMarginDivisor = 20;
-  const std::size_t bytes = operation.bytes() + limits.bytes_ahead;
-  limits.hard = times_.bound(bytes) + times_.skew();
-  limits.drain = std::min(times_.undisturbed(operation.bytes()), *limits.hard) / 2;
-  limits.margin = *limits.hard / kMarginDivisor;
-  limits.early_wait = Duration::from_seconds(times_.early(bytes).seconds() * times_.early_fraction());
-  return check(now, operation);
+using Next = BestEffortVerdict::Next;
+
+bool is_limited(const Operation& operation) {
+  return operation.setup().best_effort && operation.descriptor().bounded;
 }
 
-Next BestEffort::check(Time now, Operation& operation) {
-  if (!operation.limits.hard || !operation.begun()) return Next::GoOn;
-  const Time hard = operation.call().called_at + *operation.limits.hard;
-  if (hard <= now) return end(now, operation);
-  Time next = hard;
-  if (operation.scatter().undecided_packets() != 0) {
-    next = std::min(next, check_contributions(now, operation, hard));
-  } else if (operation.gather().all_sent(operation.scatter().decided())) {
-    const Time due = decisions_due(operation);
-    if (due <= now) return end(now, operation);
-    next = std::min(next, due);
-  }
-  return wait_until(operation, std::max(next, now + Duration::micros(1)), Next::GoOn);
-}
-
-Time BestEffort::check_contributions(Time now, Operation& operation, Time hard) {
+/// Closes our shard if it is time; when to look again.
+Time check_contributions(Time now, Operation& operation, Time hard) {
   const BestEffortLimits& limits = operation.limits;
   const ReduceScatter& scatter = operation.scatter();
   const std::uint32_t undecided = scatter.undecided_packets(), packets = scatter.shard().packets();
@@ -54,39 +30,60 @@ Time BestEffort::check_contributions(Time now, Operation& operation, Time hard) 
   return std::min(std::max(due, now + Duration::micros(50)), early);
 }
 
-Time BestEffort::decisions_due(const Operation& operation) const {
+/// When waiting for decisions stops to pay.
+Time decisions_due(const Operation& operation) {
   for (Rank owner = 0; owner < operation.places(); ++owner) {
     const Inbox& inbox = operation.gather().inbox(owner);
-    const bool ours = operation.rank_at(owner) == core_.config.rank;
+    const bool ours = operation.rank_at(owner) == operation.setup().rank;
     if (!ours && !inbox.complete() && !inbox.seen_last()) return Time::never();
   }
   return operation.progress_at + operation.limits.early_wait;
 }
 
+}  // namespace
+
+bool BestEffort::begin(Operation& operation, std::size_t bytes_ahead) const {
+  if (!is_limited(operation) || !times_.warmed_up()) return false;
+  constexpr std::int64_t kMarginDivisor = 20;
+  BestEffortLimits& limits = operation.limits;
+  limits.bytes_ahead = bytes_ahead;
+  const std::size_t bytes = operation.bytes() + bytes_ahead;
+  limits.hard = times_.bound(bytes) + times_.skew();
+  limits.drain = std::min(times_.undisturbed(operation.bytes()), *limits.hard) / 2;
+  limits.margin = *limits.hard / kMarginDivisor;
+  limits.early_wait = Duration::from_seconds(times_.early(bytes).seconds() * times_.early_fraction());
+  return true;
+}
+
+BestEffortVerdict BestEffort::check(Time now, Operation& operation, bool in_turn) const {
+  if (!operation.limits.hard || !operation.begun()) return {};
+  const Time hard = operation.call().called_at + *operation.limits.hard;
+  if (hard <= now) return end(now, operation, in_turn);
+  Time next = hard;
+  if (operation.scatter().undecided_packets() != 0) {
+    next = std::min(next, check_contributions(now, operation, hard));
+  } else if (operation.gather().all_sent(operation.scatter().decided())) {
+    const Time due = decisions_due(operation);
+    if (due <= now) return end(now, operation, in_turn);
+    next = std::min(next, due);
+  }
+  return {Next::GoOn, std::max(next, now + Duration::micros(1))};
+}
+
 /// What is missing is zero and stays so. Our own decisions are still sent.
-Next BestEffort::end(Time now, Operation& operation) {
-  const bool in_turn = operation.number() == core_.progress.completed();
-  if (!in_turn) return wait_until(operation, now + Duration::micros(100));
+BestEffortVerdict BestEffort::end(Time now, Operation& operation, bool in_turn) const {
+  if (!in_turn) return {Next::Wait, now + Duration::micros(100)};
   operation.close(now, ClosedBy::Deadline);
   const Time give_up = operation.call().called_at + *operation.limits.hard * 2;
   if (now < give_up && !operation.gather().all_sent(operation.scatter().decided()))
-    return wait_until(operation, now + Duration::micros(200));
+    return {Next::Wait, now + Duration::micros(200)};
   operation.zero_missing();
-  return Next::Finish;
-}
-
-Next BestEffort::wait_until(Operation& operation, Time when, Next next) {
-  core_.timers.set({TimerKind::Shard, operation.number()}, when);
-  return next;
+  return {Next::Finish};
 }
 
 bool BestEffort::repairs(const Operation& operation) const {
   const bool limited = operation.begun() ? operation.limits.hard.has_value() : times_.warmed_up();
-  return !operation.setup().best_effort || !operation.descriptor().bounded || !limited;
-}
-
-void BestEffort::note_late(const ReceivedRun& run) {
-  if ((run.header.flags & kFlagResent) == 0) late_bytes_ += run.payload_bytes();
+  return !is_limited(operation) || !limited;
 }
 
 void BestEffort::learn(Time now, const Operation& operation) {
@@ -94,7 +91,8 @@ void BestEffort::learn(Time now, const Operation& operation) {
   Time last = began;
   std::uint64_t owed = 0, missing = 0;
   for (Rank place = 0; place < operation.places(); ++place) {
-    if (operation.rank_at(place) == core_.config.rank || operation.begun_at(place) == Time::never()) continue;
+    if (operation.rank_at(place) == operation.setup().rank || operation.begun_at(place) == Time::never())
+      continue;
     last = std::max(last, operation.begun_at(place));
     owed += operation.scatter().shard().packets() + operation.gather().shard(place).packets();
     missing +=
@@ -113,7 +111,6 @@ void BestEffort::learn(Time now, const Operation& operation) {
 }
 
 void BestEffort::describe(std::size_t bytes, PolicySnapshot& snapshot) const {
-  if (core_.config.delivery != Delivery::BestEffort) return;
   snapshot.deadline = times_.bound(bytes);
   snapshot.early = times_.early(bytes);
   snapshot.early_fraction = times_.early_fraction();
