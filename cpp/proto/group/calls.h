@@ -33,8 +33,9 @@ class Calls {
   void check_shard(Time now, std::uint64_t number);
   /// Ends what is complete, in the order of the numbers.
   void complete_ready(Time now);
-  /// A peer has completed more: forgets what everybody has, and begins what waited for it.
-  void note_peer_advanced(Time now);
+  /// Forgets what everybody has. Ranks that were removed may return: what they lack is kept while there is
+  /// room.
+  void forget_old();
   /// The data of finished calls that stayed readable is about to be overwritten.
   void release();
 
@@ -43,7 +44,10 @@ class Calls {
   /// The same with what a peer said, or is told.
   void fail(Time now, std::uint64_t number, const RejectBody& body);
   /// Fails it on all ranks.
-  void reject(Time now, std::uint64_t number, const RejectBody& body);
+  void reject(Time now, std::uint64_t number, const RejectBody& body) {
+    announce(number, body);
+    fail(now, number, body);
+  }
   /// A rank that others need has left.
   void reject_deserted(Time now, const Operation& operation, Rank peer);
   void check_timeout(Time now, std::uint64_t number);
@@ -65,7 +69,6 @@ class Calls {
   void count(const Report& report);
   void check_multicast();
   void learn(Time now, const Operation& operation);
-  void forget_old();
   Report report_of(Time now, const Operation& operation) const;
   void announce(std::uint64_t number, const RejectBody& body);
   void fail_late(Time now, std::uint64_t number);

@@ -1,13 +1,13 @@
 // What the parts of a group share: its settings, its peers, its operations, and what waits to be sent.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <vector>
 
 #include "group/call.h"
 #include "group/config.h"
-#include "group/control.h"
 #include "group/operations.h"
 #include "group/outcomes.h"
 #include "group/progress.h"
@@ -23,6 +23,19 @@
 #include "wire/buffer.h"
 
 namespace optireduce {
+
+/// A packet without bucket data that waits to be sent.
+struct Control {
+  PacketType type = PacketType::Status;
+  Rank to = 0;
+  std::uint64_t operation = 0;
+  Scope scope = Scope::All;
+  std::uint8_t flags = 0;
+  bool to_group = false;                         // to everybody by multicast instead of `to`
+  PacketType wanted = PacketType::Contribution;  // Request
+  Rank shard = 0;                                // Request
+  std::vector<std::byte> payload = {};           // Reject, View
+};
 
 struct WaitingCall {
   std::uint64_t number = 0;

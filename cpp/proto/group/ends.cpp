@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "group/calls.h"
+#include "operation/collected.h"
 #include "operation/deadline.h"
 
 namespace optireduce {
@@ -27,8 +28,6 @@ void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
   requests_.schedule(now, *operation);
   advance(now, *operation);
 }
-
-// ---- Deadlines
 
 void Calls::check_shard(Time now, std::uint64_t number) {
   Operation* const operation = core_.operations.find_open(number);
@@ -63,8 +62,6 @@ void Calls::check_best_effort(Time now, Operation& operation) {
   finish(now, operation);
   complete_ready(now);
 }
-
-// ---- Ends
 
 /// The digest of what is complete says nothing about what ran ahead.
 void Calls::complete_ready(Time now) {
@@ -138,8 +135,8 @@ void Calls::count(const Report& report) {
 void Calls::check_multicast() {
   Multicast& multicast = core_.multicast;
   const std::uint64_t next = core_.progress.next_call();
-  for (Rank rank = 0; rank < core_.config.size; ++rank) {
-    if (core_.peers[rank].left) multicast.health.on_overrun(rank, next);
+  for (const Peer& peer : core_.peers) {
+    if (peer.left) multicast.health.on_overrun(peer.rank, next);
   }
   const std::optional<Rank> unreached = multicast.health.end_operation();
   if (!unreached || !multicast.on) return;
@@ -177,48 +174,18 @@ void Calls::learn(Time now, const Operation& operation) {
   if (operation.setup().best_effort && operation.descriptor().bounded)
     return core_.best_effort.learn(now, operation);
   if (operation.setup().stream == 0) return;
-  const Time from = operation.half_begun_at();
-  const ReduceScatter& scatter = operation.scatter();
-  const std::uint32_t packets = scatter.shard().packets();
-  if (packets == 0) return;
-  Collected collected{.stream = operation.setup().stream,
-                      .step = core_.progress.step_of(operation.number()),
-                      .ended = now,
-                      .bytes = operation.bytes(),
-                      .arrivals = {}};
-  for (Rank place = 0; place < operation.places(); ++place) {
-    const Time began = operation.begun_at(place), complete = scatter.complete_at(place);
-    if (operation.rank_at(place) == core_.config.rank) {  // there at once, and known also after the deadline
-      if (began != Time::never()) collected.arrivals.push_back({began - from, began - from, 0});
-      continue;
-    }
-    const bool whole = complete != Time::never();
-    const Time ended = whole ? complete : std::min(now, operation.closed_at());
-    const double missing = whole ? 0.0 : scatter.excluded_packets(place) / static_cast<double>(packets);
-    collected.arrivals.push_back(
-        {began == Time::never() ? ended - from : began - from, ended - from, missing});
-  }
-  times_.learn(collected);
+  if (operation.scatter().shard().packets() != 0)
+    times_.learn(collected_by(operation, now, core_.progress.step_of(operation.number())));
 }
 
-// ---- The log
-
-void Calls::note_peer_advanced(Time now) {
-  forget_old();
-  begin_waiting(now);
-}
-
-/// Forgets what everybody has. Ranks that were removed may return: what they lack is kept while there is
-/// room.
 void Calls::forget_old() {
   /// At most: a rank that never says what it has completed must not make memory grow for ever.
   constexpr std::uint64_t kMostLogged = 4096;
   if (members_.changes().changing()) return;
   const std::uint64_t all_have = members_.least_completed(), completed = core_.progress.completed();
   std::uint64_t least = all_have;
-  for (Rank rank = 0; rank < core_.config.size; ++rank) {
-    const Peer& peer = core_.peers[rank];
-    const bool out = !members_.view().contains(rank) && !peer.left && rank != core_.config.rank;
+  for (const Peer& peer : core_.peers) {
+    const bool out = !members_.view().contains(peer.rank) && !peer.left && peer.rank != core_.config.rank;
     if (out) least = std::min(least, peer.completed);
   }
   std::size_t bytes = 0;

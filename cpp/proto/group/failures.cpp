@@ -67,14 +67,9 @@ void Calls::fail(Time now, std::uint64_t number, const RejectBody& body) {
 
 void Calls::announce(std::uint64_t number, const RejectBody& body) {
   core_.outcomes.remember_rejection(number, body);
-  for (Rank rank = 0; rank < core_.config.size; ++rank) {
-    if (core_.peers[rank].linked) core_.tell_rejection(number, body, rank);
+  for (const Peer& peer : core_.peers) {
+    if (peer.linked) core_.tell_rejection(number, body, peer.rank);
   }
-}
-
-void Calls::reject(Time now, std::uint64_t number, const RejectBody& body) {
-  announce(number, body);
-  fail(now, number, body);
 }
 
 /// Others may not need the rank that left, but wait for us.
@@ -118,9 +113,9 @@ void Calls::fail_late(Time now, std::uint64_t number) {
     descriptor = waiting.call.descriptor;
     waited = now - waiting.called_at;
     const std::uint64_t least = members_.least_completed();
-    for (Rank rank = 0; rank < core_.config.size; ++rank) {
-      if (core_.peers[rank].linked && core_.peers[rank].completed <= least)
-        note_late(rank, name_of(rank) + " (behind by more than max_lag steps)");
+    for (const Peer& peer : core_.peers) {
+      if (peer.linked && peer.completed <= least)
+        note_late(peer.rank, name_of(peer.rank) + " (behind by more than max_lag steps)");
     }
   }
   if (!late.empty())

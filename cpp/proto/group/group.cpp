@@ -37,11 +37,11 @@ void Group::fire(Time now, const TimerKey& timer) {
     case TimerKind::Fail:
       return calls_.check_timeout(now, timer.operation);
     case TimerKind::Answer:
-      return liveness_.answer_peers(now);
+      return sender_.answer_peers(now);
     case TimerKind::Stuck:
-      return liveness_.check_stuck_peers(now);
+      return sender_.check_stuck_peers(now);
     case TimerKind::Status:
-      return liveness_.send_status();
+      return sender_.send_status();
     case TimerKind::View:
       return members_.handle_timeout(now);
     case TimerKind::Quorum:
@@ -73,16 +73,13 @@ void Group::probe_group() {
 
 Inspection Group::inspect() const {
   Inspection seen{.view = members_.view().number,
-                  .members = {},
+                  .members = members_.membership().owners(~std::uint64_t{0}),
                   .away = members_.changes().away(),
                   .left_behind = members_.changes().left_behind(),
                   .completed = core_.progress.completed(),
                   .residual_bytes = core_.residuals.bytes(),
                   .engine_bytes = 0,
                   .waiting_repairs = core_.repairs.decisions.size() + core_.repairs.contributions.size()};
-  for (Rank rank = 0; rank < core_.config.size; ++rank) {
-    if (members_.view().contains(rank)) seen.members.push_back(rank);
-  }
   for (const auto* map : {&core_.operations.open(), &core_.operations.log()}) {
     for (const auto& [_, operation] : *map) seen.engine_bytes += operation->engine_bytes();
   }

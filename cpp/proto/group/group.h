@@ -13,7 +13,6 @@
 //   Core        what they share: settings, peers, operations, timers, what waits to be sent
 //   Members     the view, silence, view messages
 //   Requests    missing packets
-//   Liveness    headers, answers, peers that do not answer
 //   Calls       calls and operations, from beginning to end
 //   Views       what a new view does to them
 //   Receiver    packets in
@@ -47,7 +46,6 @@ class Group {
  public:
   Group(GroupConfig config, BufferPool& pool) : core_(std::move(config), pool) {}
   Group(const Group&) = delete;  // its parts refer to each other
-  Group& operator=(const Group&) = delete;
 
   // ---- Commands
 
@@ -62,9 +60,9 @@ class Group {
   /// The process stood still: what it did not hear meanwhile says nothing about others.
   void stood_still(Time now) { members_.stood_still(now); }
   /// Asks every peer that has not been heard yet for a sign of life.
-  void ping_silent_peers() { liveness_.ping_silent_peers(); }
+  void ping_silent_peers() { sender_.ping_silent_peers(); }
   /// Asks every peer that may still need our help what it has completed (before closing).
-  void ping_unfinished_peers() { liveness_.ping_unfinished_peers(); }
+  void ping_unfinished_peers() { sender_.ping_unfinished_peers(); }
   /// Tells the members that we want to leave, and keeps serving.
   void prepare_to_leave(Time now) { views_.prepare_to_leave(now); }
   /// Fails everything that is not done and tells the peers that we are gone.
@@ -109,10 +107,9 @@ class Group {
   Core core_;
   Members members_{core_};
   Requests requests_{core_, members_};
-  Liveness liveness_{core_, members_};
   Calls calls_{core_, members_, requests_};
   Views views_{core_, members_, calls_, requests_};
-  Receiver receiver_{core_, members_, liveness_, requests_, calls_};
+  Receiver receiver_{core_, members_, requests_, calls_};
   Sender sender_{core_, members_, requests_};
 };
 

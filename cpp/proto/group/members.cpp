@@ -32,23 +32,31 @@ std::vector<OpenOperation> open_in(const Core& core) {
   return open;
 }
 
+/// `owner` owns a shard of the operation, which gathers.
+HeldShard held_shard(const Operation& operation, Rank owner) {
+  const Rank place = operation.place_of(owner);
+  const Shard& shard = operation.gather().shard(place);
+  const bool ours = owner == operation.setup().rank && operation.reduces();
+  std::vector<std::uint64_t> held;
+  for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
+    held.push_back(operation.finished() ? shard.full_mask(chunk)
+                   : ours               ? operation.scatter().decided(chunk)
+                                        : operation.gather().inbox(place).received(chunk));
+  }
+  const std::vector<std::uint64_t> nothing(held.size(), 0);
+  return {.operation = operation.number(),
+          .owner = owner,
+          .packets = shard.packets(),
+          .held = held,
+          .kept = operation.keeps(place) ? held : nothing};
+}
+
 std::vector<HeldShard> held_in(const Core& core, std::uint64_t number, RankMask owners) {
   const Operation* const operation = core.operations.find_any(number);
   std::vector<HeldShard> shards;
   if (operation == nullptr || !operation->gathers()) return shards;
   for_each_rank(owners, [&](Rank rank) {
-    const Rank place = operation->place_of(rank);
-    if (place == kNoPlace) return;
-    const Shard& shard = operation->gather().shard(place);
-    HeldShard held{.operation = number, .owner = rank, .packets = shard.packets(), .held = {}, .kept = {}};
-    const bool ours = rank == core.config.rank && operation->reduces();
-    for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
-      held.held.push_back(operation->finished() ? shard.full_mask(chunk)
-                          : ours                ? operation->scatter().decided(chunk)
-                                                : operation->gather().inbox(place).received(chunk));
-    }
-    held.kept = operation->keeps(place) ? held.held : std::vector<std::uint64_t>(held.held.size(), 0);
-    shards.push_back(std::move(held));
+    if (operation->place_of(rank) != kNoPlace) shards.push_back(held_shard(*operation, rank));
   });
   return shards;
 }
@@ -74,24 +82,17 @@ Members::Members(Core& core)
 
 std::uint64_t Members::least_completed() const {
   std::uint64_t least = core_.progress.completed();
-  for (Rank rank = 0; rank < core_.config.size; ++rank) {
-    const Peer& peer = core_.peers[rank];
-    const bool awaited = peer.present() && view().contains(rank) && !has(membership_.lost(), rank);
+  for (const Peer& peer : core_.peers) {
+    const bool awaited = peer.present() && view().contains(peer.rank) && !has(membership_.lost(), peer.rank);
     if (awaited) least = std::min(least, peer.completed);
   }
   return least;
 }
 
-// ---- What happened
-
 void Members::heard(Time now, const Header& header) {
-  if (!core_.config.elastic() || !in_view(header)) return;
+  if (!counts(header)) return;
   membership_.heard(now, header.sender);
   if ((header.flags & kFlagHearsAll) != 0) membership_.told_hearing(now, header.sender, view().members);
-}
-
-void Members::advanced(const Header& header, std::uint64_t completed) {
-  if (core_.config.elastic() && in_view(header)) membership_.advanced(header.sender, completed);
 }
 
 void Members::note_other_view(Time now, const Header& header) {
@@ -120,8 +121,6 @@ void Members::send_messages() {
       core_.controls.push_back({.type = PacketType::View, .to = to, .payload = std::move(piece)});
   }
 }
-
-// ---- Time
 
 void Members::look_for_silence(Time now) {
   if (!core_.config.elastic()) return;
@@ -163,8 +162,6 @@ void Members::set_timer() {
   const Time next = changes_.poll_timeout();
   core_.timers.set({TimerKind::View}, next == Time::never() ? next : std::max(next, fired_at_ + kLeast));
 }
-
-// ---- Operations
 
 /// What is collected must not grow behind the proposer's back while the view changes.
 bool Members::may_accept(const Operation& operation, const ReceivedRun& run) const {

@@ -26,10 +26,10 @@ class Members {
   /// The least completed of this rank and the members that are waited for.
   std::uint64_t least_completed() const;
 
-  // ---- What happened
-
   void heard(Time now, const Header& header);
-  void advanced(const Header& header, std::uint64_t completed);
+  void advanced(const Header& header, std::uint64_t completed) {
+    if (counts(header)) membership_.advanced(header.sender, completed);
+  }
   void completed() { membership_.advanced(core_.config.rank, core_.progress.completed()); }
   void forget_before(std::uint64_t operation) { membership_.forget_before(operation); }
   void stood_still(Time now) { membership_.stood_still(now); }
@@ -42,14 +42,10 @@ class Members {
   void send_messages();
   std::optional<View> take_installed() { return changes_.take_installed(); }
 
-  // ---- Time
-
   /// A member that owes us something and says nothing is asked, and then suspected.
   void look_for_silence(Time now);
   void handle_timeout(Time now);
   void set_timer();
-
-  // ---- Operations
 
   bool may_accept(const Operation& operation, const ReceivedRun& run) const;
   /// Contributions to the operation from a quorum, in our view, are proof enough; else it must be heard
@@ -67,6 +63,7 @@ class Members {
   bool in_view(const Header& header) const {
     return header.view == static_cast<std::uint16_t>(view().number);
   }
+  bool counts(const Header& header) const { return core_.config.elastic() && in_view(header); }
   void set_pace();
 
   Core& core_;

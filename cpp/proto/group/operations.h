@@ -31,8 +31,7 @@ class Operations {
   /// Of all operations before this one.
   std::size_t bytes_before(std::uint64_t number) const {
     std::size_t bytes = 0;
-    for (auto entry = open_.begin(); entry != open_.end() && entry->first.first < number; ++entry)
-      bytes += entry->second->bytes();
+    for (const auto& [key, operation] : open_) bytes += key.first < number ? operation->bytes() : 0;
     return bytes;
   }
   /// Oldest first.
@@ -40,26 +39,21 @@ class Operations {
   const Map& log() const { return log_; }
 
   void move_to_log(std::uint64_t number) {
-    for (auto entry = open_.lower_bound({number, Scope::All});
-         entry != open_.end() && entry->first.first == number;) {
-      auto node = open_.extract(entry++);
-      log_.insert(std::move(node));
-    }
+    const auto end = first_of(open_, number + 1);
+    for (auto entry = first_of(open_, number); entry != end;) log_.insert(open_.extract(entry++));
   }
-  void erase_open(std::uint64_t number) {
-    for (auto entry = open_.lower_bound({number, Scope::All});
-         entry != open_.end() && entry->first.first == number;)
-      entry = open_.erase(entry);
-  }
+  void erase_open(std::uint64_t number) { open_.erase(first_of(open_, number), first_of(open_, number + 1)); }
   /// Forgets what is logged below.
-  void forget_below(std::uint64_t number) {
-    while (!log_.empty() && log_.begin()->first.first < number) log_.erase(log_.begin());
-  }
+  void forget_below(std::uint64_t number) { log_.erase(log_.begin(), first_of(log_, number)); }
 
  private:
   static Operation* find(const Map& map, const Key& key) {
     const auto found = map.find(key);
     return found == map.end() ? nullptr : found->second.get();
+  }
+
+  static Map::iterator first_of(Map& map, std::uint64_t number) {
+    return map.lower_bound({number, Scope::All});
   }
 
   Map open_, log_;

@@ -4,17 +4,15 @@
 #include <cstdint>
 
 #include "group/calls.h"
-#include "group/liveness.h"
 #include "wire/intake.h"
 
 namespace optireduce {
 
 class Receiver {
  public:
-  Receiver(Core& core, Members& members, Liveness& liveness, Requests& requests, Calls& calls)
+  Receiver(Core& core, Members& members, Requests& requests, Calls& calls)
       : core_(core),
         members_(members),
-        liveness_(liveness),
         requests_(requests),
         calls_(calls),
         intake_(core.config.seal, core.config.rank, core.config.size) {}
@@ -22,6 +20,8 @@ class Receiver {
   void handle(Time now, const Datagram& datagram);
 
  private:
+  void note_header(Time now, const Header& header);
+  void note_wishes(Time now, Peer& peer, std::uint8_t flags);
   void handle_run(Time now, const ReceivedRun& run);
   void handle_data(Time now, const ReceivedRun& run);
   Operation* operation_for(Time now, const ReceivedRun& run);
@@ -37,7 +37,6 @@ class Receiver {
 
   Core& core_;
   Members& members_;
-  Liveness& liveness_;
   Requests& requests_;
   Calls& calls_;
   Intake intake_;

@@ -4,15 +4,6 @@
 
 namespace optireduce {
 
-void Requests::schedule(Time now, const Operation& operation) {
-  core_.timers.set_earlier({TimerKind::Request, operation.number()}, now + core_.config.path.repair_min);
-}
-
-void Requests::schedule(const Operation& operation, const Inbox& inbox, Rank from) {
-  core_.timers.set_earlier({TimerKind::Request, operation.number()},
-                           inbox.request_due(core_.repair_timers(from)));
-}
-
 void Requests::ask(Time now, const Operation& operation) {
   if (!core_.best_effort.repairs(operation)) return;
   Time next = Time::never();

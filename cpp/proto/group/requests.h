@@ -13,9 +13,14 @@ class Requests {
   Requests(Core& core, const Members& members) : core_(core), members_(members) {}
 
   /// An operation has begun, or its owners have changed.
-  void schedule(Time now, const Operation& operation);
+  void schedule(Time now, const Operation& operation) {
+    core_.timers.set_earlier({TimerKind::Request, operation.number()}, now + core_.config.path.repair_min);
+  }
   /// Packets from that rank came: what is missing between them may be lost.
-  void schedule(const Operation& operation, const Inbox& inbox, Rank from);
+  void schedule(const Operation& operation, const Inbox& inbox, Rank from) {
+    const Time due = inbox.request_due(core_.repair_timers(from));
+    core_.timers.set_earlier({TimerKind::Request, operation.number()}, due);
+  }
   /// Asks for everything that an operation misses and that is due.
   void ask(Time now, const Operation& operation);
   /// Writes the payload of a request that is about to leave; false if nothing is missing any more.

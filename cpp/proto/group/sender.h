@@ -1,5 +1,5 @@
-// What to send next. The order: control packets, packets that were asked for again, decisions, contributions;
-// of each the oldest operation first.
+// What to send next, and what to ask and answer as time passes. The order: control packets, packets that were
+// asked for again, decisions, contributions; of each the oldest operation first.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,43 @@ class Sender {
   /// left: its end gives the memory back.
   std::optional<Operations::Key> take_last_sender() { return std::exchange(last_sender_, std::nullopt); }
 
+  /// Tells peers what has arrived, and that they may go on.
+  void answer_peers(Time now);
+  /// Looks for peers that something waits for and that do not answer.
+  void check_stuck_peers(Time now);
+  /// Tells everybody who does not know yet what we have completed.
+  void send_status() {
+    tell_all(PacketType::Status,
+             [this](const Peer& peer) { return peer.present() && peer.told < core_.progress.completed(); });
+  }
+  void ping_silent_peers() {
+    tell_all(PacketType::Ping,
+             [this](const Peer& peer) { return peer.rank != core_.config.rank && !peer.heard; });
+  }
+  void ping_unfinished_peers() {
+    tell_all(PacketType::Ping, [this](const Peer& peer) {
+      return peer.present() && peer.completed < core_.progress.completed();
+    });
+  }
+
  private:
+  template <typename Wanted>
+  void tell_all(PacketType type, Wanted wanted) {
+    for (const Peer& peer : core_.peers) {
+      if (wanted(peer)) core_.tell(type, peer.rank);
+    }
+  }
   bool transmit_control(Time now, Transmit& out);
   bool transmit_repair(Time now, RepairQueue& repairs, Transmit& out);
-  bool transmit_data(Time now, Transmit& out);
   bool is_over(Repair& repair, const Operation* operation);
   Operation* next_sender(Time now);
   void fill_control(Time now, const Control& control, Transmit& out);
-  void send_batch(Time now, Operation& operation, Transmit& out);
+  void send_batch(Time now, Operation& operation, Transmit& out) {
+    const std::uint32_t timestamp = next_timestamp(now);
+    operation.stamp(batch_, timestamp);
+    charge_windows(timestamp);
+    fill_data(now, timestamp, out);
+  }
   void fill_data(Time now, std::uint32_t timestamp, Transmit& out);
   Header header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const;
   void add_echo(Time now, Rank to, Header& header) const;

@@ -63,19 +63,15 @@ void Views::keep_on(Time now, const View& view) {
 /// We are a member again. What we had decided or held may not be what the others agreed on: every operation
 /// that is not complete here is fetched anew, and only the fate of our contribution to it is still open.
 void Views::rejoin(Time now, const View& view) {
-  struct Begun {
-    OperationSetup setup;
-    LocalCall call;
-  };
-  std::vector<Begun> all;
+  std::vector<std::pair<OperationSetup, LocalCall>> begun;
   for (const auto& [_, operation] : core_.operations.open()) {
     if (!operation->begun()) continue;
     operation->note_overwritten();
-    all.push_back({operation->setup(), operation->call()});
+    begun.emplace_back(operation->setup(), operation->call());
   }
   while (!core_.operations.open().empty())
     core_.operations.erase_open(core_.operations.open().begin()->first.first);
-  for (auto& [setup, call] : all) {
+  for (auto& [setup, call] : begun) {
     Operation& operation =
         calls_.make_operation(now, setup.number, Scope::All, setup.descriptor, setup.stream);
     const bool again = setup.number >= view.cut;
@@ -87,19 +83,13 @@ void Views::rejoin(Time now, const View& view) {
   fail_lost_exact(now, view);
 }
 
-// ---- Errors
-
 bool Views::ends_at_once(Time now, std::uint64_t number) {
   const bool exact = !core_.waiting.back().call.descriptor.bounded;
   const View* const lost = members_.membership().history().failed_by(number, exact);
-  if (members_.changes().left_behind()) {
-    leave_behind(now);
-  } else if (lost != nullptr) {
-    fail_rank_lost(now, number, *lost);
-  } else {
-    return false;
-  }
-  return true;
+  const bool left_behind = members_.changes().left_behind();
+  if (left_behind) leave_behind(now);
+  if (!left_behind && lost != nullptr) fail_rank_lost(now, number, *lost);
+  return left_behind || lost != nullptr;
 }
 
 /// Exact operations that needed a removed rank fail on all members. One that was not called yet fails when it
@@ -152,9 +142,9 @@ void Views::check_quorum(Time now) {
 void Views::fail_too_few(Time now) {
   const Rank size = core_.config.size;
   std::vector<Rank> missing;
-  for (Rank rank = 0; rank < size; ++rank) {
-    const bool heard = has(members_.membership().hears(), rank) && !core_.peers[rank].left;
-    if (rank != core_.config.rank && !heard) missing.push_back(rank);
+  for (const Peer& peer : core_.peers) {
+    const bool heard = has(members_.membership().hears(), peer.rank) && !peer.left;
+    if (peer.rank != core_.config.rank && !heard) missing.push_back(peer.rank);
   }
   const std::string text = "only " + std::to_string(size - missing.size()) + " of " + std::to_string(size) +
                            " ranks are heard, too few to go on";
@@ -162,21 +152,11 @@ void Views::fail_too_few(Time now) {
     calls_.fail(now, core_.progress.completed(), ErrorCode::TooFewRanks, text, missing);
 }
 
-// ---- Leaving
-
-void Views::prepare_to_leave(Time now) {
-  if (!core_.config.elastic()) return;
-  members_.leave(now);
-  follow(now);
-}
-
 bool Views::everyone_caught_up() const {
-  for (Rank rank = 0; rank < core_.config.size; ++rank) {
-    const Peer& peer = core_.peers[rank];
-    const bool counts = peer.present() && members_.view().contains(rank);
-    if (counts && peer.completed < core_.progress.completed()) return false;
-  }
-  return true;
+  return std::all_of(core_.peers.begin(), core_.peers.end(), [this](const Peer& peer) {
+    const bool counts = peer.present() && members_.view().contains(peer.rank);
+    return !counts || peer.completed >= core_.progress.completed();
+  });
 }
 
 bool Views::may_leave() const {
@@ -184,8 +164,7 @@ bool Views::may_leave() const {
   if (!core_.config.elastic() || changes.departed() || changes.left_behind())
     return changes.departed() || everyone_caught_up();
   RankMask staying = members_.membership().others() & ~members_.membership().leaving();
-  for (Rank rank = 0; rank < core_.config.size; ++rank)
-    staying &= ~(core_.peers[rank].left ? bit_of(rank) : 0);
+  for (const Peer& peer : core_.peers) staying &= ~(peer.left ? bit_of(peer.rank) : 0);
   return everyone_caught_up() && staying == 0;
 }
 
@@ -201,8 +180,8 @@ void Views::say_goodbye(Time now) {
   core_.controls.clear();
   core_.repairs = {};
   for (int copy = 0; copy < kGoodbyes; ++copy) {
-    for (Rank rank = 0; rank < core_.config.size; ++rank) {
-      if (rank != core_.config.rank && !core_.peers[rank].left) core_.tell(PacketType::Goodbye, rank);
+    for (const Peer& peer : core_.peers) {
+      if (peer.rank != core_.config.rank && !peer.left) core_.tell(PacketType::Goodbye, peer.rank);
     }
   }
 }

@@ -20,7 +20,10 @@ class Views {
   /// Too few members fail all calls, after a while.
   void check_quorum(Time now);
 
-  void prepare_to_leave(Time now);
+  void prepare_to_leave(Time now) {
+    if (core_.config.elastic()) members_.leave(now);
+    follow(now);
+  }
   bool everyone_caught_up() const;
   bool may_leave() const;
   void say_goodbye(Time now);

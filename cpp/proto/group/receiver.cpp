@@ -1,7 +1,7 @@
+#include "group/receiver.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "group/receiver.h"
 
 namespace optireduce {
 
@@ -19,10 +19,47 @@ void Receiver::handle(Time now, const Datagram& datagram) {
     run->received_at = now;
     stats.packets_received += run->packets;
     stats.payload_bytes_received += run->payload_bytes();
-    if (liveness_.note_header(now, run->header)) calls_.note_peer_advanced(now);
+    note_header(now, run->header);
     if (datagram.group) core_.peers[run->header.sender].heard_in_group = true;
     handle_run(now, *run);
   }
+}
+
+/// A packet may have been overtaken on the way, or recorded by somebody and sent again: then it is no news.
+/// The operations say so first, because timestamps come around again in 71 minutes.
+void Receiver::note_header(Time now, const Header& header) {
+  Peer& peer = core_.peers[header.sender];
+  note_wishes(now, peer, header.flags);  // to answer once too often does no harm
+  const std::uint64_t completed = widen(header.completed, peer.completed);
+  if (completed < peer.completed) return;
+  const bool news = !peer.heard || completed > peer.completed || not_before(header.timestamp, peer.newest);
+  if (news) members_.heard(now, header);
+  // Idle for longer than half of the clock's range: the old echo says nothing about the new one.
+  if (peer.heard && now - peer.newest_at > Duration::millis(1'000'000)) peer.echoed = false;
+  const bool echoes = (header.flags & kFlagEcho) != 0 &&
+                      peer.note_echo(now, header, static_cast<std::uint32_t>(core_.last_timestamp));
+  // Nothing comes back in a grid's first stage.
+  if (echoes && !core_.config.rows.empty()) peer.window.on_go_on(header.echo);
+  if (!news) return;
+  peer.heard = true;
+  peer.last_heard = peer.newest_at = now;
+  peer.newest = header.timestamp;
+  peer.oldest = header.oldest;
+  peer.window.set_incast(header.incast, core_.config.size - 1u);
+  if ((header.flags & kFlagGoOn) != 0) peer.window.on_go_on(peer.echo);
+  if (completed <= peer.completed) return;
+  peer.completed = std::min(completed, core_.progress.next_call() + kMaxCallsAhead);
+  members_.advanced(header, peer.completed);
+  calls_.forget_old();
+  calls_.begin_waiting(now);
+}
+
+void Receiver::note_wishes(Time now, Peer& peer, std::uint8_t flags) {
+  const Time soon = now + core_.config.path.answer_delay;
+  if ((flags & kFlagAnswer) != 0) peer.answer_due = std::min(peer.answer_due, soon);
+  if ((flags & kFlagHeld) != 0) peer.go_on_due = std::min(peer.go_on_due, soon);
+  const Time due = std::min(peer.answer_due, peer.go_on_due);
+  if (due != Time::never()) core_.timers.set_earlier({TimerKind::Answer}, due);
 }
 
 void Receiver::handle_run(Time now, const ReceivedRun& run) {

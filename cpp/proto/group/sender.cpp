@@ -1,13 +1,19 @@
-#include <algorithm>
-
 #include "group/sender.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace optireduce {
 
 bool Sender::poll(Time now, Transmit& out) {
   if (transmit_control(now, out) || transmit_repair(now, core_.repairs.decisions, out) ||
-      transmit_repair(now, core_.repairs.contributions, out) || transmit_data(now, out))
+      transmit_repair(now, core_.repairs.contributions, out))
     return true;
+  if (Operation* const sender = next_sender(now)) {
+    send_batch(now, *sender, out);
+    last_sender_ = {sender->number(), sender->setup().scope};
+    return true;
+  }
   note_held_back(now);
   return false;
 }
@@ -85,14 +91,6 @@ bool Sender::is_over(Repair& repair, const Operation* operation) {
   return repair.packets == 0;
 }
 
-bool Sender::transmit_data(Time now, Transmit& out) {
-  Operation* const sender = next_sender(now);
-  if (sender == nullptr) return false;
-  send_batch(now, *sender, out);
-  last_sender_ = {sender->number(), sender->setup().scope};
-  return true;
-}
-
 /// Decisions first, of any operation: everybody waits for them. And no contribution to a rank overtakes a
 /// decision of an earlier step that waits for its window.
 Operation* Sender::next_sender(Time now) {
@@ -117,13 +115,6 @@ Operation* Sender::next_sender(Time now) {
     same_step_.push_back(operation.get());
   }
   return nullptr;
-}
-
-void Sender::send_batch(Time now, Operation& operation, Transmit& out) {
-  const std::uint32_t timestamp = next_timestamp(now);
-  operation.stamp(batch_, timestamp);
-  charge_windows(timestamp);
-  fill_data(now, timestamp, out);
 }
 
 /// Asks for an answer where the windows are full now.
@@ -151,17 +142,17 @@ void Sender::charge_windows(std::uint32_t timestamp) {
 
 /// Notices what could be sent if the windows let it.
 void Sender::note_held_back(Time now) {
-  for (Rank rank = 0; rank < core_.config.size; ++rank) {
-    Peer& peer = core_.peers[rank];
+  for (Peer& peer : core_.peers) {
     if (!peer.present()) continue;
     // In a multicast group others' windows hold back too.
     const bool shut =
         !core_.multicast.on || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
     for (const auto& [_, operation] : core_.operations.open()) {
-      if (!operation->holds_back_contributions(rank) && !(shut && operation->holds_back_decisions(rank)))
-        continue;
-      note_held_back(now, peer);
-      break;
+      if (operation->holds_back_contributions(peer.rank) ||
+          (shut && operation->holds_back_decisions(peer.rank))) {
+        note_held_back(now, peer);
+        break;
+      }
     }
   }
 }
@@ -240,6 +231,30 @@ void Sender::note_sent(const Transmit& out) {
     peer.told = core_.progress.completed();
     if (out.to.size() == 1 && !out.group) peer.answer_due = Time::never();  // it carried an echo
   }
+}
+
+void Sender::answer_peers(Time now) {
+  const bool roomy = core_.pool.bytes_in_use() < core_.config.early_bytes / 2;
+  Time next = Time::never();
+  for (Peer& peer : core_.peers) {
+    const bool go_on = peer.go_on_due <= now;
+    if (go_on || peer.answer_due <= now) {
+      core_.tell(PacketType::Status, peer.rank, go_on && roomy ? kFlagGoOn : std::uint8_t{0});
+      peer.answer_due = Time::never();
+      if (go_on) peer.go_on_due = Time::never();
+    }
+    next = std::min({next, peer.answer_due, peer.go_on_due});
+  }
+  core_.timers.set({TimerKind::Answer}, next);
+}
+
+void Sender::check_stuck_peers(Time now) {
+  Time next = Time::never();
+  for (Peer& peer : core_.peers) {
+    if (peer.check_stuck(now)) core_.tell(PacketType::Ping, peer.rank);
+    next = std::min(next, peer.stuck_until(now));
+  }
+  core_.timers.set({TimerKind::Stuck}, next);
 }
 
 }  // namespace optireduce
