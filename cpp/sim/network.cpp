@@ -221,11 +221,13 @@ void Network::expire(const Event& event) {
   pump(event.rank);
 }
 
+/// The process ends: after its goodbye it answers nobody.
 void Network::leave(Rank rank) {
   note(EventKind::Leave, rank, 0, 0);
   Node& node = *nodes_[rank];
   node.group().say_goodbye(node.clock(now_));
   pump(rank);
+  crash(rank);
 }
 
 /// Nobody waits for the reports that the rank owes.
