@@ -16,19 +16,17 @@ from hypothesis import strategies as st
 
 from optireduce import _core
 from optireduce.dtypes import Op
-from optireduce.simulation import (
-    NEVER,
+from optireduce.experiments.simulated_network import (
     Background,
     Crash,
     Cut,
     Hostile,
     Link,
     Network,
-    Operation,
     Pause,
     Port,
-    Simulation,
 )
+from optireduce.experiments.simulation import NEVER, Operation, Simulation
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 OPS = get_args(Op)

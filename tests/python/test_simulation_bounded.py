@@ -13,17 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from optireduce import _core
-from optireduce.simulation import (
-    Background,
-    Crash,
-    ForcedLoss,
-    Link,
-    Network,
-    Operation,
-    Pause,
-    Port,
-    Simulation,
-)
+from optireduce.experiments.simulated_network import Background, Crash, ForcedLoss, Link, Network, Pause, Port
+from optireduce.experiments.simulation import Operation, Simulation
 
 RANKS = 4
 ELEMENTS = 64 * 1024  # a multiple of what shards are aligned to: each is a quarter

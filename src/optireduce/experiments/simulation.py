@@ -11,20 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from . import _core
-from .buffers import Buffer, as_buffer
-from .dtypes import Op, op_code
-from .simulated_network import Background as Background
-from .simulated_network import Crash as Crash
-from .simulated_network import Cut as Cut
-from .simulated_network import ForcedLoss as ForcedLoss
-from .simulated_network import GroupOutage as GroupOutage
-from .simulated_network import Hostile as Hostile
-from .simulated_network import Link as Link
-from .simulated_network import Network as Network
-from .simulated_network import Pause as Pause
-from .simulated_network import Port as Port
-from .simulated_network import core_options
+from .. import _core
+from ..buffers import Buffer, as_buffer
+from ..dtypes import Op, op_code
+from .simulated_network import Network, core_options
 
 T = TypeVar("T")
 
