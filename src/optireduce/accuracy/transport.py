@@ -13,7 +13,7 @@ from ..buffers import Buffer
 from ..dtypes import DTYPES
 from ..experiments.simulated_network import ForcedLoss, Link, Network, Port
 from ..experiments.simulation import Operation, Simulation
-from ..hadamard import Encoded, WireBuffers
+from ..hadamard import Encoded
 from ..wire import IdleBuffers, Lost, Travelling, Wire, lost_values, travelling
 from .strategies import Hopeless, Loss, Strategy
 
@@ -60,7 +60,7 @@ class Lossy:
     def __init__(self, strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, seed: int) -> None:
         self._strategy, self._seed, self._ranks = strategy, seed, ranks
         self._simulation = Simulation(_network(strategy, loss, self._ranks, payload_bytes, seed))
-        self._wires, self._idle = WireBuffers(), IdleBuffers()
+        self._idle = IdleBuffers()
         self._lost_shares: list[float] = []
 
     def average(self, gradients: Rows, step: int) -> None:
@@ -81,11 +81,7 @@ class Lossy:
     def _average_encoded(self, gradients: Rows, seed: int, step: int) -> list[_core.Report]:
         """As coefficients of a Hadamard transform; the signs must be others in every step."""
         elements = gradients.shape[1]
-        wires = [self._wires.get(rank, elements) for rank in range(self._ranks)]
-        encoded = [
-            Encoded(row.ctypes.data, elements, _FLOAT32, seed, wire)
-            for row, wire in zip(gradients, wires, strict=True)
-        ]
+        encoded = [Encoded(row.ctypes.data, elements, _FLOAT32, seed, self._idle) for row in gradients]
         reports, lost = self._mean([on_the_way.wire.numpy() for on_the_way in encoded], seed, step)
         for on_the_way, lost_here in zip(encoded, lost, strict=True):
             on_the_way.decode(lost_here)

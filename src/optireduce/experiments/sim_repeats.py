@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..quantiles import percentile
+from ..page.quantiles import percentile
 from .sim_loop import Measured
 from .sim_numbers import Summary, summary
 

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ...lab import Lab
-from ...quantiles import percentile
+from ...page.quantiles import percentile
 from ..cpu import CpuMeter, CpuUse
 from ..places import Shared
 from ..ranks import Ranks, Record
