@@ -23,7 +23,7 @@ from .completion import CompletionPool
 from .config import Config
 from .dtypes import DTYPES, OPS, Op
 from .errors import ClosedError, ConnectError, OptiReduceError
-from .hadamard import Encoded, WireBuffers, is_on
+from .hadamard import Encoded, is_on
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES, close_transport
 from .rendezvous import store_host
@@ -31,7 +31,7 @@ from .report import StepReport, step_report
 from .safeguard import Safeguard
 from .streams import Streams
 from .transport import Operation, Transport
-from .wire import Lost
+from .wire import IdleBuffers, Lost
 from .work import future_of
 
 _DEFAULT_TIMEOUT_SECONDS = 1_800.0  # torch's own default, for groups that do not tell theirs
@@ -113,7 +113,7 @@ class Session:
         self._streams = Streams(self._transport.engine)
         self._hadamard = is_on(config, optimizer)
         self._encodings = 0
-        self._wires = WireBuffers()
+        self._idle = IdleBuffers()
         if optimizer is not None:
             hook = optimizer.register_step_pre_hook(_calls(weakref.ref(self), Session._before_optimizer_step))
             weakref.finalize(self, hook.remove)
@@ -247,7 +247,7 @@ class Session:
         host = buffer if on_cpu else buffer.cpu()
         if is_new:
             self._streams.add_moved(layout, host, step.scale)
-        encoded = self._encoded(host, bucket.index())
+        encoded = self._encoded(host)
         wire = host if encoded is None else encoded.wire
 
         def finish(lost: Lost) -> None:
@@ -279,13 +279,12 @@ class Session:
             devices=None if on_cpu else [buffer.device],
         )
 
-    def _encoded(self, host: torch.Tensor, bucket: int) -> Encoded | None:
+    def _encoded(self, host: torch.Tensor) -> Encoded | None:
         if not self._hadamard or host.dtype == torch.float64:
             return None
         self._encodings += 1
         seed = (self._transport.seed + self._encodings) % 2**64
-        wire = self._wires.get(bucket, host.numel())
-        return Encoded(host.data_ptr(), host.numel(), TORCH_DTYPES[host.dtype], seed, wire)
+        return Encoded(host.data_ptr(), host.numel(), TORCH_DTYPES[host.dtype], seed, self._idle)
 
     def _missing_share(self, step: StepReport) -> float:
         """The share that is not in a step's gradient, the same on all ranks. With best effort ranks lose

@@ -460,6 +460,12 @@ def test_a_model_must_be_ddp() -> None:
         attach(wrong)
 
 
+def test_a_model_is_attached_before_it_is_compiled(ddp: Any) -> None:
+    compiled: Any = torch.compile(ddp, backend="eager")
+    with pytest.raises(TypeError, match=r"ddp_model is a OptimizedModule: .*before torch\.compile"):
+        attach(compiled)
+
+
 def test_a_wrapped_optimizer_is_unwrapped(ddp: Any) -> None:
     """As Accelerate wraps it: an Optimizer that holds the real one and has no hooks."""
 
