@@ -293,12 +293,4 @@ TEST(a_view_needs_what_all_had_completed_and_enough_ranks) {
   CHECK(!next_view(ViewHistory(stable), what, absurd, 1).has_value());
 }
 
-TEST(view_numbers_are_found_by_their_low_bits) {
-  CHECK_EQ(nearest_number(5, 5), 5u);
-  CHECK_EQ(nearest_number(0, 0xffff), 0x10000u);
-  CHECK_EQ(nearest_number(0xffff, 0x10000), 0xffffu);
-  CHECK_EQ(nearest_number(0xffff, 0), 0xffffu);
-  CHECK_EQ(nearest_number(3, 0x20001), 0x20003u);
-}
-
 RUN_TESTS()

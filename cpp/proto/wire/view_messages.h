@@ -17,7 +17,6 @@ namespace optireduce {
 struct Ballot {
   std::uint32_t round = 0;  // 0: none
   Rank rank = 0;
-
   auto operator<=>(const Ballot&) const = default;
 };
 
@@ -27,11 +26,10 @@ struct JoinRequest {
   std::uint64_t known = 0;  // highest view number that it has seen
   std::uint64_t completed = 0;
   std::uint64_t digest = 0;  // of everything below `completed`
-
   bool operator==(const JoinRequest&) const = default;
 };
 
-enum class Verdict : std::uint8_t { Later = 0, Fits = 1, Snapshot = 2 };
+enum class Verdict : std::uint8_t { Later = 0, Fits = 1, Snapshot = 2, Last = Snapshot };
 
 /// The packets of one owner's shard that a rank holds, as one word for each chunk. A rank reports a shard
 /// only if it knows its number of packets. Packets known to be void are held and kept.
@@ -41,7 +39,6 @@ struct HeldShard {
   std::uint32_t packets = 0;        // of the whole shard
   std::vector<std::uint64_t> held;  // decision known here
   std::vector<std::uint64_t> kept;  // and it can still be sent to others
-
   bool operator==(const HeldShard&) const = default;
 };
 
@@ -50,7 +47,6 @@ struct OpenOperation {
   std::uint64_t operation = 0;
   bool exact = false;
   bool own_shard_decided = false;  // every packet of the sender's own shard; true if it owns none
-
   bool operator==(const OpenOperation&) const = default;
 };
 
@@ -58,7 +54,6 @@ struct Propose {
   Ballot ballot;
   RankMask without = 0;
   std::vector<std::pair<Rank, JoinRequest>> joiners;
-
   bool operator==(const Propose&) const = default;
 };
 
@@ -71,27 +66,23 @@ struct State {
   std::vector<HeldShard> held;
   std::vector<OpenOperation> open;
   std::vector<std::pair<Rank, Verdict>> verdicts;
-
   bool operator==(const State&) const = default;
 };
 
 struct Adopt {
   Ballot ballot;
   View view;
-
   bool operator==(const Adopt&) const = default;
 };
 
 struct Adopted {
   Ballot ballot;
-
   bool operator==(const Adopted&) const = default;
 };
 
 /// A view that was chosen, the newest last, with older ones that a rank which joins needs.
 struct Install {
   std::vector<View> views;
-
   bool operator==(const Install&) const = default;
 };
 
@@ -102,14 +93,12 @@ struct Query {
 
 struct Join {
   JoinRequest request;
-
   bool operator==(const Join&) const = default;
 };
 
 struct JoinAnswer {
   JoinRequest request;  // that it answers
   Verdict verdict = Verdict::Later;
-
   bool operator==(const JoinAnswer&) const = default;
 };
 
@@ -120,7 +109,6 @@ struct Status {
   bool lost = false;
   bool asks = false;        // the receiver shall answer with its own
   std::uint32_t round = 0;  // highest ballot seen: a proposer that is behind must go above it
-
   bool operator==(const Status&) const = default;
 };
 
@@ -131,7 +119,6 @@ struct ViewMessage {
   std::uint64_t view = 0;         // the sender's view number
   std::uint64_t completed = 0;    // the sender's
   Body body;
-
   bool operator==(const ViewMessage&) const = default;
 };
 
@@ -157,8 +144,6 @@ class PieceCollector {
   std::optional<std::vector<std::byte>> add(std::span<const std::byte> piece);
 
  private:
-  void begin_message(std::uint64_t id, std::size_t count, std::size_t total_bytes);
-
   std::optional<std::uint64_t> id_;  // of the newest message in several pieces
   std::size_t missing_ = 0;          // 0: nothing under way
   std::vector<bool> present_;

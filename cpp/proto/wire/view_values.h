@@ -20,7 +20,6 @@ struct RankRecord {
   std::uint32_t incarnation = 0;
   std::uint64_t completed = 0;  // of a rank that joins with this view: how far it is,
   std::uint64_t digest = 0;     // and the digest of what it has completed
-
   bool operator==(const RankRecord&) const = default;
 };
 
@@ -33,7 +32,6 @@ struct OrphanShard {
   RankMask holders = 0;               // members that keep something of this shard
   std::vector<std::uint64_t> passed;  // by chunk: a member keeps the decision; ask the holders
   std::vector<std::uint64_t> gone;    // by chunk: decided, but no member keeps it; who lacks it is lost
-
   bool operator==(const OrphanShard&) const = default;
 };
 
@@ -49,7 +47,6 @@ struct View {
   std::vector<RankRecord> ranks;      // by rank, all ranks of the group
   std::vector<OrphanShard> orphans;   // ordered by operation and owner; shards that are all void are left out
   std::vector<std::uint64_t> failed;  // operations that end with an error if they are exact, in order
-
   bool operator==(const View&) const = default;
   /// The view that a group begins with. Groups above 64 ranks have an empty mask and never change it.
   static View initial(std::size_t size, std::span<const std::uint32_t> incarnations = {});
@@ -61,14 +58,6 @@ struct View {
   bool fails(std::uint64_t operation, bool exact) const;
   const OrphanShard* orphan(std::uint64_t operation, Rank owner) const;
 };
-
-/// The view number with these low bits (a header carries 16) that is nearest to mine.
-constexpr std::uint64_t nearest_number(std::uint16_t low, std::uint64_t mine) {
-  const auto distance =
-      static_cast<std::int16_t>(static_cast<std::uint16_t>(low - static_cast<std::uint16_t>(mine)));
-  if (distance < 0 && mine < static_cast<std::uint64_t>(-static_cast<std::int64_t>(distance))) return low;
-  return mine + static_cast<std::uint64_t>(static_cast<std::int64_t>(distance));
-}
 
 inline View View::initial(std::size_t size, std::span<const std::uint32_t> incarnations) {
   View view;
