@@ -56,15 +56,6 @@ void Membership::advanced(Rank rank, std::uint64_t completed) {
   members_[rank].completed = std::max(members_[rank].completed, completed);
 }
 
-std::uint64_t Membership::completed_by_all() const {
-  std::uint64_t least = members_[config_.rank].completed;
-  for (std::size_t index = 0; index < members_.size(); ++index) {
-    const Rank rank = static_cast<Rank>(index);
-    if (view().contains(rank) && !has(lost_, rank)) least = std::min(least, members_[index].completed);
-  }
-  return least;
-}
-
 void Membership::forget_before(std::uint64_t floor) {
   std::uint64_t least = floor;
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
@@ -73,14 +64,9 @@ void Membership::forget_before(std::uint64_t floor) {
   history_.forget_before(least);
 }
 
-void Membership::heard(Time now, Rank rank) {
-  silence_.heard(now, rank);
-}
-
 void Membership::told_hearing(Time now, Rank rank, RankMask hears) {
   members_[rank].hears = hears | bit_of(rank);
   members_[rank].hears_at = now;
-  members_[rank].has_hears = true;
 }
 
 RankMask Membership::keep(Time now, Time asked) const {
@@ -92,13 +78,12 @@ RankMask Membership::keep(Time now, Time asked) const {
     const Member& member = members_[rank];
     if (rank == config_.rank)
       hears[rank] = this->hears();
-    else if (member.has_hears && member.hears_at >= oldest)
+    else if (member.hears_at >= oldest)
       hears[rank] = member.hears;
     doubted |= members & ~hears[rank];
   });
   for_each_rank(doubted & others(), [&](Rank rank) {
-    if (!members_[rank].has_hears || members_[rank].hears_at < std::max(asked, oldest))
-      hears[rank] = bit_of(rank);
+    if (members_[rank].hears_at < std::max(asked, oldest)) hears[rank] = bit_of(rank);
   });
   return keep_good_links(members, hears);
 }
@@ -113,15 +98,15 @@ void Membership::enter(Rank rank, std::uint64_t completed) {
   lost_ &= ~bit_of(rank);
 }
 
-void Membership::forget_links() {
-  for (Member& member : members_) member.has_hears = false;
+void Membership::begin_view(Time now) {
+  for (Member& member : members_) member.hears_at = kLongAgo;
+  silence_.restart(now);
 }
 
 void Membership::install(Time now, View next) {
   for_each_rank(next.joined, [&](Rank rank) { enter(rank, next.ranks[rank].completed); });
   history_.append(std::move(next));
-  forget_links();
-  silence_.restart(now);
+  begin_view(now);
 }
 
 void Membership::join(Time now, std::span<const View> views) {
@@ -130,8 +115,7 @@ void Membership::join(Time now, std::span<const View> views) {
     enter(rank, has(newest.joined, rank) ? newest.ranks[rank].completed : newest.base);
   });
   history_.replace(views);
-  forget_links();
-  silence_.restart(now);
+  begin_view(now);
 }
 
 }  // namespace optireduce

@@ -202,23 +202,23 @@ Verdict judge(const Membership& membership, const Journal& journal, Rank rank, c
 }
 
 State describe(const Membership& membership, const Journal& journal, const Propose& propose,
-               std::uint64_t reach_end, const std::optional<Adopt>& adopted) {
+               const Agreement& agreement) {
   State state;
   state.ballot = propose.ballot;
-  if (adopted) {
-    state.adopted_ballot = adopted->ballot;
-    state.adopted = adopted->view;
-  }
   state.completed = journal.completed();
   state.floor = journal.floor();
-  state.reach_end = reach_end;
+  state.reach_end = agreement.reach_end;
   state.open = journal.open();
+  if (agreement.adopted) {
+    state.adopted_ballot = agreement.adopted->ballot;
+    state.adopted = agreement.adopted->view;
+  }
   for (const auto& [rank, request] : propose.joiners) {
     state.verdicts.emplace_back(rank, judge(membership, journal, rank, request));
   }
   std::uint64_t first = least_completed(membership, journal, propose);
-  if (reach_end > kMostOperations) first = std::max(first, reach_end - kMostOperations);
-  for (std::uint64_t operation = first; operation < reach_end; ++operation) {
+  if (state.reach_end > kMostOperations) first = std::max(first, state.reach_end - kMostOperations);
+  for (std::uint64_t operation = first; operation < state.reach_end; ++operation) {
     const RankMask going = membership.history().members_of(operation) & propose.without;
     const RankMask owners = going | membership.history().orphans_of(operation);
     if (owners == 0) continue;
