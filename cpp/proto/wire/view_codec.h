@@ -1,9 +1,8 @@
-// How view messages become bytes (little-endian) and come back. A message names its fields once, in
+// How view messages become bytes (little-endian) and come back. A message lists its fields once, in
 // fields(codec, message): a Writer appends them, a Reader fills them in and checks them.
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,16 +19,16 @@ namespace optireduce {
 inline constexpr std::size_t kMostEntries = 1 << 16;
 inline constexpr std::size_t kMostWords = 1 << 17;  // of all bit maps of a message
 
-template <typename Type, typename Value>
-concept MaybeConst = std::same_as<std::remove_const_t<Type>, Value>;
-
 class Writer {
  public:
   template <typename... Values>
   void all(const Values&... values) {
     (one(values), ...);
   }
-  void mask(RankMask mask) { one(mask); }
+  template <typename... Masks>
+  void masks(Masks... masks) {
+    all(masks...);
+  }
   /// Equal words in a row are written once: shards are mostly held as a whole or not at all.
   void words(const std::vector<std::uint64_t>& words) {
     one(static_cast<std::uint32_t>(words.size()));
@@ -48,7 +47,7 @@ class Writer {
   template <typename Value>
   void one(const Value& value) {
     if constexpr (std::is_class_v<Value>) {
-      fields(*this, value);
+      Value::fields(*this, value);
     } else {
       for (std::size_t i = 0; i < sizeof(value); ++i)
         out_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i) & 0xff));
@@ -58,6 +57,10 @@ class Writer {
   void one(const std::vector<Entry>& list) {
     one(static_cast<std::uint32_t>(list.size()));
     for (const Entry& entry : list) one(entry);
+  }
+  template <typename First, typename Second>
+  void one(const std::pair<First, Second>& pair) {
+    all(pair.first, pair.second);
   }
   template <typename Value>
   void one(const std::optional<Value>& value) {
@@ -78,9 +81,10 @@ class Reader {
   void all(Values&... values) {
     (one(values), ...);
   }
-  void mask(RankMask& mask) {
-    one(mask);
-    require((mask & ~first_ranks(ranks_)) == 0);
+  template <typename... Masks>
+  void masks(Masks&... masks) {
+    all(masks...);
+    require(((masks | ...) & ~first_ranks(ranks_)) == 0);
   }
   void words(std::vector<std::uint64_t>& words) {
     const std::size_t count = number<std::uint32_t>();
@@ -113,7 +117,7 @@ class Reader {
   template <typename Value>
   void one(Value& value) {
     if constexpr (std::is_class_v<Value>) {
-      fields(*this, value);
+      Value::fields(*this, value);
     } else if constexpr (std::is_enum_v<Value>) {
       value = static_cast<Value>(up_to(static_cast<std::uint8_t>(Value::Last)));
     } else if constexpr (std::is_same_v<Value, bool>) {
@@ -134,6 +138,10 @@ class Reader {
     const std::size_t count = number<std::uint32_t>();
     require(count <= kMostEntries && count <= in_.size());
     for (std::size_t i = 0; ok_ && i < count; ++i) one(list.emplace_back());
+  }
+  template <typename First, typename Second>
+  void one(std::pair<First, Second>& pair) {
+    all(pair.first, pair.second);
   }
   template <typename Value>
   void one(std::optional<Value>& value) {

@@ -8,108 +8,42 @@
 
 namespace optireduce {
 
-// The wire format: each message's fields in their order. Found by the codecs through their argument types.
+namespace {
 
-static void fields(auto& codec, auto& pair)
-  requires requires { pair.second; }
-{
-  codec.all(pair.first, pair.second);
-}
+constexpr std::size_t kPieceHeader = 16;
+constexpr std::size_t kLeastPieceBytes = 64;
 
-static void fields(auto& codec, MaybeConst<Ballot> auto& ballot) {
-  codec.all(ballot.round, ballot.rank);
-}
+/// All pieces but the last have the same length, so that the index says where a piece belongs.
+struct PiecePlace {
+  std::size_t begin, length;
 
-static void fields(auto& codec, MaybeConst<JoinRequest> auto& request) {
-  codec.all(request.incarnation, request.known, request.completed, request.digest);
-}
-
-static void fields(auto& codec, MaybeConst<RankRecord> auto& record) {
-  codec.all(record.since, record.changed_at, record.incarnation, record.completed, record.digest);
-}
-
-static void fields(auto& codec, MaybeConst<OrphanShard> auto& shard) {
-  codec.all(shard.operation, shard.owner, shard.rest_gone);
-  codec.mask(shard.holders);
-  codec.words(shard.passed);
-  codec.words(shard.gone);
-}
-
-static bool in_order(const View& view) {
-  const auto not_before = [](const OrphanShard& a, const OrphanShard& b) {
-    return std::pair(a.operation, a.owner) >= std::pair(b.operation, b.owner);
-  };
-  return std::ranges::adjacent_find(view.orphans, not_before) == view.orphans.end() &&
-         std::ranges::adjacent_find(view.failed, std::greater_equal()) == view.failed.end();
-}
-
-static void fields(auto& codec, MaybeConst<View> auto& view) {
-  codec.all(view.number);
-  codec.mask(view.members);
-  codec.mask(view.joined);
-  codec.mask(view.removed);
-  codec.all(view.cut, view.base, view.stable, view.first, view.ranks, view.orphans, view.failed);
-  codec.require(codec.fits_group(view.ranks.size()) && view.members != 0 && view.first <= view.cut);
-  codec.require((view.joined & ~view.members) == 0 && in_order(view));
-}
-
-static void fields(auto& codec, MaybeConst<HeldShard> auto& shard) {
-  codec.all(shard.operation, shard.owner, shard.packets);
-  codec.words(shard.held);
-  codec.words(shard.kept);
-}
-
-static void fields(auto& codec, MaybeConst<OpenOperation> auto& open) {
-  codec.all(open.operation, open.exact, open.own_shard_decided);
-}
-
-static void fields(auto& codec, MaybeConst<Propose> auto& propose) {
-  codec.all(propose.ballot);
-  codec.mask(propose.without);
-  codec.all(propose.joiners);
-}
-
-static void fields(auto& codec, MaybeConst<State> auto& state) {
-  codec.all(state.ballot, state.adopted_ballot, state.adopted, state.completed, state.floor, state.reach_end);
-  codec.all(state.held, state.open, state.verdicts);
-}
-
-static void fields(auto& codec, MaybeConst<Adopt> auto& adopt) {
-  codec.all(adopt.ballot, adopt.view);
-}
-
-static void fields(auto& codec, MaybeConst<Adopted> auto& adopted) {
-  codec.all(adopted.ballot);
-}
-
-static void fields(auto& codec, MaybeConst<Install> auto& install) {
-  const auto not_next = [](const View& older, const View& newer) {
-    return older.number + 1 != newer.number || older.cut > newer.cut;
-  };
-  codec.all(install.views);
-  codec.require(!install.views.empty());
-  codec.require(std::ranges::adjacent_find(install.views, not_next) == install.views.end());
-}
-
-static void fields(auto&, MaybeConst<Query> auto&) {}
-
-static void fields(auto& codec, MaybeConst<Join> auto& join) {
-  codec.all(join.request);
-}
-
-static void fields(auto& codec, MaybeConst<JoinAnswer> auto& answer) {
-  codec.all(answer.request, answer.verdict);
-}
-
-static void fields(auto& codec, MaybeConst<Status> auto& status) {
-  codec.mask(status.hears);
-  codec.all(status.leaving, status.lost, status.asks, status.round);
-}
+  PiecePlace(std::size_t index, std::size_t count, std::size_t total) {
+    const std::size_t most = (total + count - 1) / count;
+    begin = std::min(index * most, total);
+    length = std::min(most, total - begin);
+  }
+};
 
 /// Makes the body whose place in the variant is `type`. False: there is none.
 template <std::size_t... Place>
-static bool make_body(ViewMessage::Body& body, std::size_t type, std::index_sequence<Place...>) {
+bool make_body(ViewMessage::Body& body, std::size_t type, std::index_sequence<Place...>) {
   return ((type == Place && (body.emplace<Place>(), true)) || ...);
+}
+
+}  // namespace
+
+bool View::is_sound() const {
+  const bool in_order =
+      std::ranges::adjacent_find(orphans, std::greater_equal(), &OrphanShard::key) == orphans.end() &&
+      std::ranges::adjacent_find(failed, std::greater_equal()) == failed.end();
+  return members != 0 && first <= cut && (joined & ~members) == 0 && in_order;
+}
+
+bool follow_each_other(const std::vector<View>& views) {
+  const auto is_gap = [](const View& older, const View& newer) {
+    return older.number + 1 != newer.number || older.cut > newer.cut;
+  };
+  return !views.empty() && std::ranges::adjacent_find(views, is_gap) == views.end();
 }
 
 std::vector<std::byte> encode(const ViewMessage& message) {
@@ -131,6 +65,46 @@ std::optional<ViewMessage> decode_view_message(std::span<const std::byte> encode
   std::visit([&](auto& body) { in.all(body); }, message.body);
   if (!in.ok() || !in.rest().empty()) return std::nullopt;
   return message;
+}
+
+std::vector<std::vector<std::byte>> cut_view_message(std::span<const std::byte> message, std::uint64_t id,
+                                                     std::size_t piece_bytes) {
+  const std::size_t room = std::max(piece_bytes, kLeastPieceBytes) - kPieceHeader;
+  const std::size_t count = std::max<std::size_t>((message.size() + room - 1) / room, 1);
+  if (message.size() > kMaxViewMessageBytes || count > 0xffff) return {};
+  std::vector<std::vector<std::byte>> pieces;
+  for (std::size_t index = 0; index < count; ++index) {
+    const PiecePlace place(index, count, message.size());
+    Writer out;
+    out.all(id, static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(count),
+            static_cast<std::uint32_t>(message.size()));
+    out.raw(message.subspan(place.begin, place.length));
+    pieces.push_back(out.take());
+  }
+  return pieces;
+}
+
+std::optional<std::vector<std::byte>> PieceCollector::add(std::span<const std::byte> piece) {
+  Reader in(piece, kMaskRanks);
+  const auto id = in.number<std::uint64_t>();
+  const std::size_t index = in.number<std::uint16_t>(), count = in.number<std::uint16_t>();
+  const std::size_t total = in.number<std::uint32_t>();
+  if (!in.ok() || index >= count || total > kMaxViewMessageBytes) return std::nullopt;
+  const PiecePlace place(index, count, total);
+  if (in.rest().size() != place.length) return std::nullopt;
+  if (count == 1) return std::vector<std::byte>(in.rest().begin(), in.rest().end());
+  if (!id_ || id > *id_) {
+    id_ = id;
+    missing_ = count;
+    present_.assign(count, false);
+    bytes_.assign(total, std::byte{0});
+  }
+  if (id != *id_ || missing_ == 0 || present_.size() != count || bytes_.size() != total || present_[index])
+    return std::nullopt;
+  std::ranges::copy(in.rest(), bytes_.begin() + static_cast<std::ptrdiff_t>(place.begin));
+  present_[index] = true;
+  if (--missing_ != 0) return std::nullopt;
+  return std::move(bytes_);
 }
 
 }  // namespace optireduce

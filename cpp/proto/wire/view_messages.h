@@ -18,6 +18,7 @@ struct Ballot {
   std::uint32_t round = 0;  // 0: none
   Rank rank = 0;
   auto operator<=>(const Ballot&) const = default;
+  static void fields(auto& codec, auto& ballot) { codec.all(ballot.round, ballot.rank); }
 };
 
 /// What a rank that wants to come back says about itself.
@@ -27,6 +28,9 @@ struct JoinRequest {
   std::uint64_t completed = 0;
   std::uint64_t digest = 0;  // of everything below `completed`
   bool operator==(const JoinRequest&) const = default;
+  static void fields(auto& codec, auto& request) {
+    codec.all(request.incarnation, request.known, request.completed, request.digest);
+  }
 };
 
 enum class Verdict : std::uint8_t { Later = 0, Fits = 1, Snapshot = 2, Last = Snapshot };
@@ -40,6 +44,11 @@ struct HeldShard {
   std::vector<std::uint64_t> held;  // decision known here
   std::vector<std::uint64_t> kept;  // and it can still be sent to others
   bool operator==(const HeldShard&) const = default;
+  static void fields(auto& codec, auto& shard) {
+    codec.all(shard.operation, shard.owner, shard.packets);
+    codec.words(shard.held);
+    codec.words(shard.kept);
+  }
 };
 
 /// An operation that is not complete at the sender, but known to it.
@@ -48,6 +57,9 @@ struct OpenOperation {
   bool exact = false;
   bool own_shard_decided = false;  // every packet of the sender's own shard; true if it owns none
   bool operator==(const OpenOperation&) const = default;
+  static void fields(auto& codec, auto& open) {
+    codec.all(open.operation, open.exact, open.own_shard_decided);
+  }
 };
 
 struct Propose {
@@ -55,6 +67,11 @@ struct Propose {
   RankMask without = 0;
   std::vector<std::pair<Rank, JoinRequest>> joiners;
   bool operator==(const Propose&) const = default;
+  static void fields(auto& codec, auto& propose) {
+    codec.all(propose.ballot);
+    codec.masks(propose.without);
+    codec.all(propose.joiners);
+  }
 };
 
 struct State {
@@ -67,39 +84,52 @@ struct State {
   std::vector<OpenOperation> open;
   std::vector<std::pair<Rank, Verdict>> verdicts;
   bool operator==(const State&) const = default;
+  static void fields(auto& codec, auto& state) {
+    codec.all(state.ballot, state.adopted_ballot, state.adopted, state.completed, state.floor);
+    codec.all(state.reach_end, state.held, state.open, state.verdicts);
+  }
 };
 
 struct Adopt {
   Ballot ballot;
   View view;
   bool operator==(const Adopt&) const = default;
+  static void fields(auto& codec, auto& adopt) { codec.all(adopt.ballot, adopt.view); }
 };
 
 struct Adopted {
   Ballot ballot;
   bool operator==(const Adopted&) const = default;
+  static void fields(auto& codec, auto& adopted) { codec.all(adopted.ballot); }
 };
 
 /// A view that was chosen, the newest last, with older ones that a rank which joins needs.
 struct Install {
   std::vector<View> views;
   bool operator==(const Install&) const = default;
+  static void fields(auto& codec, auto& install) {
+    codec.all(install.views);
+    codec.require(follow_each_other(install.views));
+  }
 };
 
 /// Asks for the receiver's view.
 struct Query {
   bool operator==(const Query&) const = default;
+  static void fields(auto&, auto&) {}
 };
 
 struct Join {
   JoinRequest request;
   bool operator==(const Join&) const = default;
+  static void fields(auto& codec, auto& join) { codec.all(join.request); }
 };
 
 struct JoinAnswer {
   JoinRequest request;  // that it answers
   Verdict verdict = Verdict::Later;
   bool operator==(const JoinAnswer&) const = default;
+  static void fields(auto& codec, auto& answer) { codec.all(answer.request, answer.verdict); }
 };
 
 /// Whom the sender hears, and whether it leaves (this is the goodbye) or is lost.
@@ -110,6 +140,10 @@ struct Status {
   bool asks = false;        // the receiver shall answer with its own
   std::uint32_t round = 0;  // highest ballot seen: a proposer that is behind must go above it
   bool operator==(const Status&) const = default;
+  static void fields(auto& codec, auto& status) {
+    codec.masks(status.hears);
+    codec.all(status.leaving, status.lost, status.asks, status.round);
+  }
 };
 
 struct ViewMessage {
