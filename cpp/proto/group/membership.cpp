@@ -5,29 +5,19 @@
 
 namespace optireduce {
 
-namespace {
-
-int bad_links(Rank rank, RankMask members, const std::vector<RankMask>& hears) {
-  int bad = 0;
-  for_each_rank(members & ~bit_of(rank),
-                [&](Rank other) { bad += has(hears[rank], other) && has(hears[other], rank) ? 0 : 1; });
-  return bad;
-}
-
-}  // namespace
-
 RankMask keep_good_links(RankMask members, const std::vector<RankMask>& hears) {
-  for (;;) {
-    int most = 0;
-    Rank worst = 0;
-    for_each_rank(members, [&](Rank rank) {
-      const int bad = bad_links(rank, members, hears);
-      if (bad == 0 || bad < most) return;
-      most = bad;
-      worst = rank;
+  const auto bad_links = [&](Rank rank) {
+    int bad = 0;
+    for_each_rank(members & ~bit_of(rank), [&](Rank other) {
+      if (!has(hears[rank], other) || !has(hears[other], rank)) ++bad;
     });
-    if (most == 0) return members;
-    members &= ~bit_of(worst);
+    return bad;
+  };
+  for (;;) {
+    std::pair<int, Rank> worst{};
+    for_each_rank(members, [&](Rank rank) { worst = std::max(worst, {bad_links(rank), rank}); });
+    if (worst.first == 0) return members;
+    members &= ~bit_of(worst.second);
   }
 }
 
@@ -40,28 +30,21 @@ Membership::Membership(MembershipConfig config, View first)
 std::vector<Rank> Membership::owners(std::uint64_t operation) const {
   std::vector<Rank> found;
   const View& of = history_.view_of(operation);
-  for (std::size_t rank = 0; rank < of.ranks.size(); ++rank) {
-    if (of.contains(static_cast<Rank>(rank))) found.push_back(static_cast<Rank>(rank));
+  for (Rank rank = 0; rank < of.ranks.size(); ++rank) {
+    if (of.contains(rank)) found.push_back(rank);
   }
   return found;
 }
 
 bool Membership::must_keep(std::uint64_t operation) const {
-  return std::any_of(view().orphans.begin(), view().orphans.end(), [&](const OrphanShard& shard) {
+  return std::ranges::any_of(view().orphans, [&](const OrphanShard& shard) {
     return shard.operation == operation && has(shard.holders, config_.rank);
   });
 }
 
-void Membership::advanced(Rank rank, std::uint64_t completed) {
-  members_[rank].completed = std::max(members_[rank].completed, completed);
-}
-
 void Membership::forget_before(std::uint64_t floor) {
-  std::uint64_t least = floor;
-  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    if (view().contains(static_cast<Rank>(rank))) least = std::min(least, members_[rank].completed);
-  }
-  history_.forget_before(least);
+  for_each_rank(view().members, [&](Rank rank) { floor = std::min(floor, completed(rank)); });
+  history_.forget_before(floor);
 }
 
 void Membership::told_hearing(Time now, Rank rank, RankMask hears) {

@@ -1,6 +1,7 @@
 // The view and what is known about each member. No packets and no clock: time is an argument.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -45,7 +46,9 @@ class Membership {
   bool must_keep(std::uint64_t operation) const;
 
   // Progress.
-  void advanced(Rank rank, std::uint64_t completed);
+  void advanced(Rank rank, std::uint64_t completed) {
+    members_[rank].completed = std::max(members_[rank].completed, completed);
+  }
   std::uint64_t completed(Rank rank) const { return members_[rank].completed; }
   /// Forgets the views of operations below the log's floor, as far as all members have completed them. A view
   /// that is forgotten too early gives a later proposal the wrong owners.
