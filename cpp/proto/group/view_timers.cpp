@@ -102,6 +102,7 @@ JoinRequest ViewChange::my_request() const {
 
 void ViewChange::suspect(Time now, RankMask ranks) {
   membership_.suspect(ranks);
+  refresh();
   schedule(now);
 }
 
