@@ -21,7 +21,7 @@ ViewChange::ViewChange(ViewChangeConfig config, Membership& membership, Journal 
     : membership_(membership),
       journal_(std::move(journal)),
       incarnation_(config.incarnation),
-      mail_(config.incarnation),
+      mail_(config.incarnation, membership, journal_.completed),
       plan_(config, membership) {
   standing_.known = membership.view().number;
   // A restarted process is not the one that is a member: it has no memory of promises, so it must not vote.
@@ -31,7 +31,6 @@ ViewChange::ViewChange(ViewChangeConfig config, Membership& membership, Journal 
 
 void ViewChange::handle(Time now, Rank from, const ViewMessage& message) {
   if (membership_.fixed() || from >= membership_.group_size() || from == membership_.self()) return;
-  refresh();
   dispatch(now, from, message);
   schedule(now);
 }
@@ -67,22 +66,18 @@ void ViewChange::saw_view(Time now, Rank from, std::uint64_t number) {
   const std::uint64_t mine = membership_.view().number;
   if (standing_.away && number >= standing_.known) repeats_.untold &= ~bit_of(from);
   if (standing_.away || number == mine) return;
-  refresh();
   if (number > mine && mail_.may_ask(now, from, attempts_.round)) mail_.send(from, Query{});
-  if (number < mine) tell_view(now, from);
-}
-
-void ViewChange::promise(Time now, Ballot ballot, std::uint64_t reach_end) {
-  const View& view = membership_.view();
-  agreement_.promise(ballot, std::max(reach_end, view.cut));
-  attempts_.postpone(now, place_in(view.members, membership_.self()));
+  if (number < mine && mail_.may_tell(now, from, attempts_.round))
+    mail_.send(from, views_to_tell(membership_.history(), journal_));
 }
 
 State ViewChange::answer_to(Time now, const Propose& propose) {
+  const View& view = membership_.view();
   if (propose.ballot > agreement_.promised) {
     const std::uint64_t slack = propose.without == 0 ? step_operations_ : 0;
-    promise(now, propose.ballot, journal_.touched_end() + slack);
+    agreement_.promise(propose.ballot, std::max(journal_.touched_end() + slack, view.cut));
     agreement_.deaf |= propose.without;
+    attempts_.postpone(now, place_in(view.members, membership_.self()));
   }
   return describe(membership_, journal_, propose, agreement_);
 }
@@ -99,8 +94,9 @@ void ViewChange::on_adopt(Time now, Rank from, const Adopt& adopt) {
   const View& view = membership_.view();
   if (adopt.ballot < agreement_.promised || adopt.ballot.rank != from) return;
   if (adopt.view.number != view.number + 1 || adopt.view.ranks.size() != view.ranks.size()) return;
-  promise(now, adopt.ballot, journal_.touched_end());
+  agreement_.promise(adopt.ballot, std::max(journal_.touched_end(), view.cut));
   agreement_.adopted = adopt;
+  attempts_.postpone(now, place_in(view.members, membership_.self()));
   mail_.send(from, Adopted{adopt.ballot});
 }
 
@@ -118,7 +114,7 @@ void ViewChange::on_join(Time now, Rank from, const JoinRequest& request) {
   const auto answer = plan_.consider(now, from, request, verdict);
   if (answer == ChangePlan::Answer::Ignore) return;
   if (answer == ChangePlan::Answer::Refuse) mail_.send(from, JoinAnswer{request, Verdict::Snapshot});
-  if (request.known < membership_.view().number) tell_view(now, from);
+  if (request.known < membership_.view().number) saw_view(now, from, request.known);
 }
 
 // Believed only if it is about what I am now, from a rank that is not behind what I know.
@@ -161,7 +157,6 @@ bool ViewChange::propose(Time now, RankMask without, RankMask joiners) {
   RankMask asked = 0;
   for (const auto& [rank, request] : what.joiners) asked |= bit_of(rank);
   if ((asked & members & ~without) != 0 || !plan_.possible({without, asked, 0})) return false;
-  refresh();
   agreement_.begin(what);
   agreement_.states[self] = answer_to(now, what);
   mail_.send_all(membership_.others(), what);
@@ -211,7 +206,6 @@ void ViewChange::enter(Time now, const std::vector<View>& views, bool joins) {
   standing_.known = next.number;
   repeats_ = {};
   installed_ = next;
-  refresh();
 }
 
 void ViewChange::go_away(Time now, const std::vector<View>& views) {

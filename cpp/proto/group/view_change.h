@@ -10,7 +10,6 @@
 #include "base/rank_mask.h"
 #include "base/time.h"
 #include "group/agreement.h"
-#include "group/attempts.h"
 #include "group/change_plan.h"
 #include "group/membership.h"
 #include "group/next_view.h"
@@ -100,7 +99,6 @@ class ViewChange {
   void on_install(Time now, Rank from, const std::vector<View>& views);
 
   // The agreement.
-  void promise(Time now, Ballot ballot, std::uint64_t reach_end);
   State answer_to(Time now, const Propose& propose);
   void try_compute(Time now);
   void try_chosen(Time now);
@@ -108,13 +106,10 @@ class ViewChange {
   void go_away(Time now, const std::vector<View>& views);
 
   // When to propose, and repeats.
-  void refresh();
   WantedChange schedule(Time now);
   void repeat(Time now);
   void repeat_away(Time now);
-  void repeat_status(Time now, bool asks);
   void send_status(RankMask to, bool asks);
-  void tell_view(Time now, Rank to);
   JoinRequest my_request() const;
 
   Membership& membership_;

@@ -3,27 +3,27 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <tuple>
 #include <utility>
 
 #include "base/rank_mask.h"
 #include "base/time.h"
+#include "group/membership.h"
 #include "wire/view_messages.h"
 
 namespace optireduce {
 
 class ViewMail {
  public:
-  explicit ViewMail(std::uint32_t incarnation) { stamp_.incarnation = incarnation; }
+  /// Each message says what `membership` and `completed` say when it is sent.
+  ViewMail(std::uint32_t incarnation, const Membership& membership, std::function<std::uint64_t()> completed)
+      : incarnation_(incarnation), membership_(membership), completed_(std::move(completed)) {}
 
-  /// Everything that is sent from now on carries these.
-  void stamp(std::uint64_t view, std::uint64_t completed) {
-    stamp_.view = view;
-    stamp_.completed = completed;
-  }
   void send(Rank to, ViewMessage::Body body) {
-    outbox_.emplace_back(to, stamp_).second.body = std::move(body);
+    outbox_.emplace_back(to,
+                         ViewMessage{incarnation_, membership_.view().number, completed_(), std::move(body)});
   }
   void send_all(RankMask to, const ViewMessage::Body& body) {
     for_each_rank(to, [&](Rank rank) { send(rank, body); });
@@ -47,7 +47,9 @@ class ViewMail {
     return true;
   }
 
-  ViewMessage stamp_;
+  std::uint32_t incarnation_;
+  const Membership& membership_;
+  std::function<std::uint64_t()> completed_;
   std::map<Rank, Time> told_, asked_;
   std::deque<std::pair<Rank, ViewMessage>> outbox_;
 };

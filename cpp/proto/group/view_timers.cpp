@@ -5,10 +5,13 @@
 
 namespace optireduce {
 
-void ViewChange::refresh() {
-  mail_.stamp(membership_.view().number, journal_.completed());
-  membership_.advanced(membership_.self(), journal_.completed());
+namespace {
+
+Duration status_interval(const Membership& membership, Duration round) {
+  return std::clamp(membership.silence_limit() / 8, round, std::max(round, Duration::millis(100)));
 }
+
+}  // namespace
 
 void ViewChange::set_pace(Duration round, std::uint64_t step_operations) {
   attempts_.round = std::clamp(round, Duration::micros(200), Duration::millis(1000));
@@ -16,14 +19,16 @@ void ViewChange::set_pace(Duration round, std::uint64_t step_operations) {
 }
 
 WantedChange ViewChange::schedule(Time now) {
+  membership_.advanced(membership_.self(), journal_.completed());
   if (standing_.away || membership_.fixed()) return {};
   WantedChange change;
   if (!standing_.lost) change = plan_.wanted(now, attempts_.asked, attempts_.thaw);
   const bool reason = change.any() || changing();
-  if (!reason)
-    attempts_.clear();
-  else if (attempts_.plan(now, place_in(change.proposers, membership_.self())))
-    repeat_status(now, true);
+  if (!reason) attempts_.clear();
+  if (reason && attempts_.plan(now, place_in(change.proposers, membership_.self()))) {
+    send_status(membership_.others(), true);
+    repeats_.status = now + status_interval(membership_, attempts_.round);
+  }
   // While there is a reason everybody is asked for its Status, so everybody owes us an answer.
   membership_.set_owing_view_change(now, reason ? membership_.others() : repeats_.untold);
   const bool repeats = agreement_.leads() || repeats_.untold != 0 || standing_.lost;
@@ -36,7 +41,6 @@ WantedChange ViewChange::schedule(Time now) {
 
 void ViewChange::handle_timeout(Time now) {
   if (membership_.fixed() || standing_.departed) return;
-  refresh();
   if (standing_.away) return repeat_away(now);
   membership_.update(now);
   const WantedChange change = schedule(now);
@@ -49,7 +53,10 @@ void ViewChange::handle_timeout(Time now) {
   }
   if (standing_.away) return;
   if (now >= repeats_.next) repeat(now);
-  if (now >= repeats_.status) repeat_status(now, attempts_.at != Time::never());
+  if (now >= repeats_.status) {
+    send_status(membership_.others(), attempts_.at != Time::never());
+    repeats_.status = now + status_interval(membership_, attempts_.round);
+  }
   schedule(now);
 }
 
@@ -77,22 +84,9 @@ void ViewChange::repeat_away(Time now) {
   if (standing_.left_behind || standing_.departed) repeats_.next = Time::never();
 }
 
-void ViewChange::repeat_status(Time now, bool asks) {
-  const Duration round = attempts_.round;
-  send_status(membership_.others(), asks);
-  repeats_.status =
-      now + std::clamp(membership_.silence_limit() / 8, round, std::max(round, Duration::millis(100)));
-}
-
 void ViewChange::send_status(RankMask to, bool asks) {
   mail_.send_all(
       to, Status{membership_.hears(), standing_.leaving, standing_.lost, asks, agreement_.highest_round});
-}
-
-/// The newer view, to a rank that has an older one.
-void ViewChange::tell_view(Time now, Rank to) {
-  if (mail_.may_tell(now, to, attempts_.round))
-    mail_.send(to, views_to_tell(membership_.history(), journal_));
 }
 
 JoinRequest ViewChange::my_request() const {
@@ -102,7 +96,6 @@ JoinRequest ViewChange::my_request() const {
 
 void ViewChange::suspect(Time now, RankMask ranks) {
   membership_.suspect(ranks);
-  refresh();
   schedule(now);
 }
 
@@ -110,7 +103,6 @@ void ViewChange::leave(Time now) {
   standing_.leaving = true;
   if (standing_.away) standing_.departed = true;
   membership_.mark_leaving(membership_.self());
-  refresh();
   if (!standing_.away) send_status(membership_.others(), false);
   schedule(now);
 }
@@ -119,7 +111,6 @@ void ViewChange::mark_lost(Time now) {
   standing_.lost = standing_.left_behind = true;
   membership_.mark_lost(membership_.self());
   agreement_.give_up();
-  refresh();
   send_status(membership_.others(), false);
   schedule(now);
 }
