@@ -50,11 +50,11 @@ sanitize: build-sanitized
 FUZZ_SECONDS ?= 60
 FUZZ_CXX := $(shell command -v clang++ || echo g++)
 build-fuzz: setup
-	CXX=$(FUZZ_CXX) cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_decode fuzz_endpoint
+	CXX=$(FUZZ_CXX) cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_decode fuzz_group
 
 fuzz: build-fuzz
 	tests/fuzz/run decode $$(($(FUZZ_SECONDS) / 6))
-	tests/fuzz/run endpoint $$(($(FUZZ_SECONDS) - $(FUZZ_SECONDS) / 6))
+	tests/fuzz/run group $$(($(FUZZ_SECONDS) - $(FUZZ_SECONDS) / 6))
 
 # All-reduces and training in a lab under faults that take turns (docs/reliability.md). Needs root or user namespaces.
 # SANITIZER=address (ASan and UBSan) or thread (TSan): the ranks run with a core built under it.

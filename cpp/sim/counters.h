@@ -9,7 +9,7 @@ struct Counters {
   std::uint64_t events = 0;
   std::uint64_t sent = 0;            // packets handed to a host's port: one for each destination, or for all
   std::uint64_t sent_bytes = 0;      // with headers
-  std::uint64_t delivered = 0;       // packets handed to an endpoint, copies and hostile ones included
+  std::uint64_t delivered = 0;       // packets handed to a group, copies and hostile ones included
   std::uint64_t lost = 0;            // by chance
   std::uint64_t cut = 0;             // by a link cut
   std::uint64_t queue_dropped = 0;   // no room before a link or port

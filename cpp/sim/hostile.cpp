@@ -10,7 +10,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Where the fields are that no endpoint may believe unchecked (packet.cpp has the whole layout).
+// Where the fields are that no group may believe unchecked (packet.cpp has the whole layout).
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kLengthAt = 14, kOffsetAt = 16,
                       kShardAt = 20;
 

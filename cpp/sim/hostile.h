@@ -1,4 +1,4 @@
-// Packets that a correct endpoint must ignore, made from genuine ones.
+// Packets that a correct group must ignore, made from genuine ones.
 #pragma once
 
 #include <cstddef>

@@ -88,7 +88,7 @@ bool Network::settle(Duration bound) {
 // ---- Events
 // -------------------------------------------------------------------------------------------------------
 
-/// Endpoints of an abandoned run still point to the caller's data: they must not be called again.
+/// Groups of an abandoned run still point to the caller's data: they must not be called again.
 void Network::check_usable() const {
   if (abandoned_) throw std::logic_error("a run of this network did not finish: make a new one");
 }
@@ -221,11 +221,13 @@ void Network::expire(const Event& event) {
   pump(event.rank);
 }
 
+/// The process ends: after its goodbye it answers nobody.
 void Network::leave(Rank rank) {
   note(EventKind::Leave, rank, 0, 0);
   Node& node = *nodes_[rank];
   node.group().say_goodbye(node.clock(now_));
   pump(rank);
+  crash(rank);
 }
 
 /// Nobody waits for the reports that the rank owes.
@@ -249,7 +251,7 @@ void Network::count_event() {
                            " s of virtual time, seed " + std::to_string(options_.seed));
 }
 
-// ---- After every call into an endpoint
+// ---- After every call into a group
 // ----------------------------------------------------------------------------
 
 void Network::pump(Rank rank) {
@@ -286,7 +288,7 @@ void Network::call_next(Rank rank, std::size_t index) {
   events_.add(now_ + next.start, EventKind::Call, rank, static_cast<std::uint32_t>(index));
 }
 
-/// Keeps an event under way that is not later than what the endpoint wants. A timer that moves to later costs
+/// Keeps an event under way that is not later than what the group wants. A timer that moves to later costs
 /// nothing until the event comes.
 void Network::arm_timer(Rank rank) {
   Node& node = *nodes_[rank];

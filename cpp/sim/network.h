@@ -70,7 +70,7 @@ class Network {
   /// passed: then the network can not be used any further. Throws std::runtime_error after max_events.
   RunResult run(const std::vector<Collective>& operations, Duration bound, const CompletionHook& hook = {});
 
-  /// Runs on until nothing is under way and no endpoint wants to be woken; false if that takes longer than
+  /// Runs on until nothing is under way and no group wants to be woken; false if that takes longer than
   /// `bound`.
   bool settle(Duration bound);
 
@@ -118,7 +118,7 @@ class Network {
             std::span<const std::byte> first = {});
   void count_event();
 
-  // After every call into an endpoint.
+  // After every call into a group.
   void pump(Rank rank);
   void collect_completions(Rank rank);
   void call_next(Rank rank, std::size_t index);

@@ -1,4 +1,4 @@
-// One simulated rank: an endpoint, its buffers, and what waits for it while it does not run.
+// One simulated rank: a group, its buffers, and what waits for it while it does not run.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ class Node {
  public:
   Node(const GroupConfig& config, const SimOptions& options);
 
-  /// What the rank's own clock shows: the only time its endpoint sees.
+  /// What the rank's own clock shows: the only time its group sees.
   Time clock(Time now) const { return clock_.at(now); }
 
-  /// When the endpoint wants to be woken, in the network's time.
+  /// When the group wants to be woken, in the network's time.
   Time deadline() const { return crashed_ ? Time::never() : clock_.when(group_->poll_timeout()); }
 
   /// When the rank runs again; `now` if it runs.
@@ -35,7 +35,7 @@ class Node {
   /// Packets reach the socket; they are lost if its buffer has no room.
   void receive(Delivery delivery, std::size_t buffer_bytes, Counters& counters);
 
-  /// Hands all that waits to the endpoint.
+  /// Hands all that waits to the group.
   void read_inbox(Time now, Counters& counters);
 
   /// The rank stops for ever, and what waits for it is gone.

@@ -13,7 +13,7 @@ namespace optireduce::sim {
 enum class EventKind : std::uint8_t {
   Arrive,    // packets reach a rank's socket
   Wake,      // a rank looks at the packets that wait
-  Timer,     // the endpoint's deadline
+  Timer,     // the group's deadline
   Call,      // the rank starts an operation
   Leave,     // the rank leaves the group
   Complete,  // an operation is over on a rank

@@ -26,7 +26,7 @@ struct WireBatch {
   std::span<const std::byte> packet(std::uint32_t index) const;
 };
 
-/// Copies what the endpoint wants sent. Throws std::logic_error if a real socket could not send it.
+/// Copies what the group wants sent. Throws std::logic_error if a real socket could not send it.
 std::shared_ptr<const WireBatch> assemble(const Transmit& transmit, Rank sender, Rank ranks);
 
 /// One packet on its own, of any length.

@@ -28,36 +28,37 @@ _MOST_SAMPLES = 65_535  # the largest weight of an operation
 
 
 class ComputePolicy:
-    """How long a rank may compute in one step: what is usual in the group, and some slack.
+    """How long a rank may compute in one step: the usual time in the group, and a margin.
 
-    Usual is the median over the last steps, so it follows a lasting change after half a window and ignores a
-    single slow step. More ``slack`` drops fewer micro-batches, and waits longer for slow ranks.
+    The usual time is the median over the last ``window_steps`` steps: it follows a lasting change after half
+    a window and ignores a single slow step. A larger ``margin``, as a share of the usual time, drops fewer
+    micro-batches and waits longer for slow ranks. The first ``free_steps`` steps have no limit.
     """
 
     def __init__(
         self,
         *,
-        slack: float = 0.25,
-        least_slack_seconds: float = 0.005,
-        warmup_steps: int = 5,
+        margin: float = 0.25,
+        least_margin_seconds: float = 0.005,
+        free_steps: int = 5,
         window_steps: int = 20,
     ) -> None:
-        require(slack > 0, "slack", slack, "above 0")
-        require(least_slack_seconds >= 0, "least_slack_seconds", least_slack_seconds, "0 or more")
-        require(warmup_steps >= 1, "warmup_steps", warmup_steps, "1 or more")
-        require(window_steps >= warmup_steps, "window_steps", window_steps, "at least warmup_steps")
-        self._slack = slack
-        self._least_slack_seconds = least_slack_seconds
-        self._warmup_steps = warmup_steps
+        require(margin > 0, "margin", margin, "above 0")
+        require(least_margin_seconds >= 0, "least_margin_seconds", least_margin_seconds, "0 or more")
+        require(free_steps >= 1, "free_steps", free_steps, "1 or more")
+        require(window_steps >= free_steps, "window_steps", window_steps, "at least free_steps")
+        self._margin = margin
+        self._least_margin_seconds = least_margin_seconds
+        self._free_steps = free_steps
         self._recent: deque[float] = deque(maxlen=window_steps)
 
     @property
     def limit_seconds(self) -> float:
-        """The budget of the next step; infinite during warm-up."""
-        if len(self._recent) < self._warmup_steps:
+        """The budget of the next step; infinite before enough steps are known."""
+        if len(self._recent) < self._free_steps:
             return math.inf
         usual = statistics.median(self._recent)
-        return usual + max(self._slack * usual, self._least_slack_seconds)
+        return usual + max(self._margin * usual, self._least_margin_seconds)
 
     def observe(self, full_seconds: Sequence[float]) -> None:
         """Take note of what a full set of micro-batches took, or would have taken, on each rank that told.
@@ -76,7 +77,7 @@ class ComputeStep:
     planned: int
     """Micro-batches of a full set."""
     limit_seconds: float
-    """The budget; infinite during warm-up."""
+    """The budget; infinite in the first steps."""
     micro_batches: int = 0
     """Those that were run."""
     samples: int = 0
@@ -147,7 +148,7 @@ class Budget:
 
     @property
     def limit_seconds(self) -> float:
-        """The budget of the next step; infinite during warm-up."""
+        """The budget of the next step; infinite before enough steps are known."""
         return self._policy.limit_seconds
 
     @property

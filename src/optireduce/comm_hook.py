@@ -22,16 +22,16 @@ from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
 from .dtypes import DTYPES, OPS, Op
-from .errors import ClosedError, ConnectError, OptiReduceError
-from .hadamard import Encoded, WireBuffers, is_on
+from .errors import ClosedError, ConnectError, OptiReduceError, RankLostError
+from .hadamard import Encoded, is_on
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES, close_transport
 from .rendezvous import store_host
 from .report import StepReport, step_report
 from .safeguard import Safeguard
-from .streams import Streams
+from .streams import Layout, Streams
 from .transport import Operation, Transport
-from .wire import Lost
+from .wire import IdleBuffers, Lost
 from .work import future_of
 
 _DEFAULT_TIMEOUT_SECONDS = 1_800.0  # torch's own default, for groups that do not tell theirs
@@ -113,7 +113,7 @@ class Session:
         self._streams = Streams(self._transport.engine)
         self._hadamard = is_on(config, optimizer)
         self._encodings = 0
-        self._wires = WireBuffers()
+        self._idle = IdleBuffers()
         if optimizer is not None:
             hook = optimizer.register_step_pre_hook(_calls(weakref.ref(self), Session._before_optimizer_step))
             weakref.finalize(self, hook.remove)
@@ -190,23 +190,38 @@ class Session:
         """
         self._require_open()
         model = self._require_model()
-        started = [(layout, left, self.all_reduce_async(left)) for layout, left in self._streams.take_all()]
-        for _, _, handle in started:
-            handle.wait()
+        means = self._means_of_residuals()
         self._verdict = (self._steps - 1, True)  # an optimizer step that follows is not one of training
         parameters = list(model.parameters())
-        for layout, mean, _ in started:
+        for layout, mean in means:
             for place in layout.places:
                 parameter = parameters[place.position]
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter, requires_grad=False)
                 parameter.grad.detach().copy_(place.of(mean))
-        is_any = any(bool(mean.any()) for _, mean, _ in started)
+        is_any = any(bool(mean.any()) for _, mean in means)
         if optimizer is not None:
             if is_any:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return is_any
+
+    def _means_of_residuals(self) -> list[tuple[Layout, torch.Tensor]]:
+        """Of every stream. A rank that is lost meanwhile fails the same operations on all others: these are
+        repeated without it."""
+        means = []
+        waiting = list(self._streams.take_all())
+        while waiting:
+            started = [(*each, each[1].clone()) for each in waiting]
+            handles = [self.all_reduce_async(mean) for _, _, mean in started]
+            waiting = []
+            for (layout, residual, mean), handle in zip(started, handles, strict=True):
+                try:
+                    handle.wait()
+                    means.append((layout, mean))
+                except RankLostError:
+                    waiting.append((layout, residual))
+        return means
 
     def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
         """Call ``callback(MembershipEvent)`` whenever a rank is removed from the group, or returns. See
@@ -247,7 +262,7 @@ class Session:
         host = buffer if on_cpu else buffer.cpu()
         if is_new:
             self._streams.add_moved(layout, host, step.scale)
-        encoded = self._encoded(host, bucket.index())
+        encoded = self._encoded(host)
         wire = host if encoded is None else encoded.wire
 
         def finish(lost: Lost) -> None:
@@ -279,13 +294,12 @@ class Session:
             devices=None if on_cpu else [buffer.device],
         )
 
-    def _encoded(self, host: torch.Tensor, bucket: int) -> Encoded | None:
+    def _encoded(self, host: torch.Tensor) -> Encoded | None:
         if not self._hadamard or host.dtype == torch.float64:
             return None
         self._encodings += 1
         seed = (self._transport.seed + self._encodings) % 2**64
-        wire = self._wires.get(bucket, host.numel())
-        return Encoded(host.data_ptr(), host.numel(), TORCH_DTYPES[host.dtype], seed, wire)
+        return Encoded(host.data_ptr(), host.numel(), TORCH_DTYPES[host.dtype], seed, self._idle)
 
     def _missing_share(self, step: StepReport) -> float:
         """The share that is not in a step's gradient, the same on all ranks. With best effort ranks lose

@@ -13,7 +13,7 @@ import torch
 from . import _core
 from .config import Config
 from .dtypes import DType
-from .wire import Lost
+from .wire import IdleBuffers, Lost
 
 BLOCK = 1024
 _CAP = 2.0  # of the rescaling: a block of which little came must not shout
@@ -22,13 +22,14 @@ _CAP = 2.0  # of the rescaling: a block of which little came must not shout
 class Encoded:
     """A bucket on its way as coefficients, in ``wire``."""
 
-    def __init__(self, pointer: int, elements: int, dtype: DType, seed: int, wire: torch.Tensor) -> None:
+    def __init__(self, pointer: int, elements: int, dtype: DType, seed: int, idle: IdleBuffers) -> None:
         self._pointer, self._elements, self._dtype, self._seed = pointer, elements, dtype, seed
-        self.wire = wire
-        _core.hadamard_encode(dtype.code, pointer, elements, BLOCK, seed, wire.data_ptr())
+        self._memory, self._idle = idle.take(4 * _core.hadamard_encoded_elements(elements, BLOCK)), idle
+        self.wire = torch.from_numpy(self._memory).view(torch.float32)
+        _core.hadamard_encode(dtype.code, pointer, elements, BLOCK, seed, self.wire.data_ptr())
 
     def decode(self, lost: Lost) -> None:
-        """Write the result back to where the bucket came from; ``lost`` are coefficients."""
+        """Write the result back to where the bucket came from, once; ``lost`` are coefficients."""
         _core.hadamard_decode(
             self._dtype.code,
             self.wire.data_ptr(),
@@ -39,20 +40,7 @@ class Encoded:
             _CAP,
             self._pointer,
         )
-
-
-class WireBuffers:
-    """One buffer for each bucket, kept from step to step: making large ones anew costs more than encoding."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, torch.Tensor] = {}
-
-    def get(self, bucket: int, elements: int) -> torch.Tensor:
-        """For so many elements of that bucket."""
-        size = _core.hadamard_encoded_elements(elements, BLOCK)
-        if bucket not in self._buffers or self._buffers[bucket].numel() != size:
-            self._buffers[bucket] = torch.empty(size, dtype=torch.float32)
-        return self._buffers[bucket]
+        self._idle.give(self._memory)
 
 
 def is_on(config: Config, optimizer: torch.optim.Optimizer | None) -> bool:

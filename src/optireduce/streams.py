@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from ._core import Engine
 
-_TYPES = {dtype.code: getattr(torch, name) for name, dtype in DTYPES.items()}
-
-
 _DTYPES = {dtype.code: getattr(torch, name) for name, dtype in DTYPES.items()}
 
 

@@ -152,8 +152,8 @@ class Transport:
             exchange, config, self.timeout_seconds, master, fixed_membership
         )
         self._idle = IdleBuffers()
-        self._lends = False
         self._readable: list[tuple[Travelling, object]] = []  # memory that the engine reads until release()
+        self._any_readable = False  # whether any operation so far had stays_readable
         self._forms = 0
         self._step = 0
         self.membership = Membership(partial(take_events, self.engine))
@@ -214,7 +214,7 @@ class Transport:
                 wide_values=form.values,
                 rounding_seed=form.seed,
             )
-            self._lends |= stays_readable
+            self._any_readable |= stays_readable
             operation = Operation(self, number, form, stays_readable, keep_alive, finish)
             self._in_flight[number] = operation
         return operation
@@ -225,7 +225,7 @@ class Transport:
 
     def release(self) -> None:
         """The memory of finished operations with ``stays_readable`` is about to be written to."""
-        if not self._lends:
+        if not self._any_readable:
             return
         ended = list(self._readable)
         self.engine.release()

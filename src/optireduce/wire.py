@@ -35,12 +35,6 @@ class Travelling:
     def __init__(self, pointer: int, elements: int, dtype: DType) -> None:
         self.pointer, self.elements, self.dtype = pointer, elements, dtype
 
-    def narrow(self) -> None:
-        """Round the caller's values: for programs that reduce without the engine."""
-
-    def widen(self) -> None:
-        """Write the result back to the caller's memory, for the same programs."""
-
     def release(self) -> None:
         """Its memory is not needed any more. Once, at the end."""
 
@@ -52,38 +46,19 @@ class Travelling:
         return first, min(most, (self.values or self.elements) - first)
 
 
-class _Narrow(Travelling):
-    def __init__(self, source: int, values: int, dtype: DType, idle: IdleBuffers) -> None:
-        elements = -(-values // self.values_each)
+class Narrow(Travelling):
+    """Float32 values that travel in fewer bytes, in memory of their own."""
+
+    def __init__(
+        self, source: int, values: int, dtype: DType, values_each: int, seed: int, idle: IdleBuffers
+    ) -> None:
+        elements = -(-values // values_each)
         self._memory, self._idle = idle.take(elements * dtype.itemsize), idle
         super().__init__(int(self._memory.ctypes.data), elements, dtype)
-        self.wide, self.values = source, values
+        self.wide, self.values, self.values_each, self.seed = source, values, values_each, seed
 
     def release(self) -> None:
         self._idle.give(self._memory)
-
-
-class BFloat16(_Narrow):
-    """Half the bytes: the exponent of float32, 8 bits of precision, rounded to nearest, halves to even."""
-
-    def narrow(self) -> None:
-        _core.bfloat16_encode(self.wide, self.values, self.pointer)
-
-    def widen(self) -> None:
-        _core.bfloat16_decode(self.pointer, self.values, self.wide)
-
-
-class Int8(_Narrow):
-    """About a quarter: blocks of 62 numbers of 8 bits with a common scale, rounded at random, right on
-    average."""
-
-    values_each = _core.INT8_BLOCK_VALUES
-
-    def narrow(self) -> None:
-        _core.int8_encode(self.wide, self.values, self.seed, self.pointer)
-
-    def widen(self) -> None:
-        _core.int8_decode(self.pointer, self.values, self.wide)
 
 
 class IdleBuffers:
@@ -119,11 +94,10 @@ def travelling(
     """The form in which memory travels. Only float32 is narrowed."""
     if dtype != DTYPES["float32"] or wire not in ("bf16", "int8"):
         return Travelling(pointer, elements, dtype)
-    if wire == "bf16":
-        return BFloat16(pointer, elements, DTYPES["bfloat16"], idle)
-    form = Int8(pointer, elements, _INT8_BLOCK, idle)
-    form.seed = seed
-    return form
+    if wire == "bf16":  # rounded to nearest, halves to even
+        return Narrow(pointer, elements, DTYPES["bfloat16"], 1, 0, idle)
+    # Blocks with a common scale, rounded at random: right on average.
+    return Narrow(pointer, elements, _INT8_BLOCK, _core.INT8_BLOCK_VALUES, seed, idle)
 
 
 def lost_values(raw: _core.Report, form: Travelling) -> Lost:

@@ -1,4 +1,4 @@
-"""The example in the README runs as printed there."""
+"""The example runs on both backends, with and without attach()."""
 
 from __future__ import annotations
 

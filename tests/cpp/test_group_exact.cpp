@@ -165,8 +165,8 @@ TEST(a_quiet_network_carries_every_byte_once) {
   CHECK_EQ(test.total(&Stats::malformed_packets), 0u);
 }
 
-// Once everybody knows that everybody is done, no endpoint wants to be woken again.
-TEST(endpoints_go_quiet) {
+// Once everybody knows that everybody is done, no group wants to be woken again.
+TEST(groups_go_quiet) {
   for (const double loss : {0.0, 0.2}) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       sim::SimOptions options = quiet(4, seed);

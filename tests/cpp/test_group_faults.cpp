@@ -260,6 +260,22 @@ TEST(a_rank_that_leaves_is_named_on_ranks_that_own_nothing) {
   }
 }
 
+// It has contributed, and owns nothing: what the others still owe it must not hold them.
+TEST(a_rank_that_leaves_is_owed_nothing) {
+  for (const std::uint32_t elements : {1'000u, 5'003u}) {
+    sim::SimOptions options = group(4);
+    options.protocol.path.payload_bytes = 65'408;
+    options.departures = {{2, Time{} + Duration::millis(10)}};
+    Case test(options);
+    test.add(floats(elements), {Duration{}, Duration{}, Duration{}, Duration::millis(20)});
+    test.run();
+    CHECK(test.result().finished);
+    CHECK(test.result().elapsed < kSecond);
+    for (const Rank rank : std::initializer_list<Rank>{1, 3})
+      CHECK_EQ(as_int(test.report(0, rank).error), as_int(test.report(0, 0).error));
+  }
+}
+
 TEST(a_rank_that_leaves_fails_its_own_operations) {
   sim::SimOptions options = group(2);
   options.departures = {{0, Time{} + Duration::millis(10)}};

@@ -94,7 +94,7 @@ std::string run_seed(std::uint64_t seed, bool verbose) {
   if (!why.empty()) return why;
   test.forget_buckets();
   if (!test.network().settle(Duration::millis(10'000)))
-    why = "seed " + std::to_string(seed) + ": the endpoints do not go quiet";
+    why = "seed " + std::to_string(seed) + ": the groups do not go quiet";
   return why;
 }
 

@@ -120,7 +120,7 @@ class Rank0 {
     return sent;
   }
 
-  /// Wakes the endpoint whenever it wants to be woken, for so long; the reports that come.
+  /// Wakes the group whenever it wants to be woken, for so long; the reports that come.
   std::vector<Report> pass(Duration time) {
     const Time end = now_ + time;
     std::vector<Report> reports;

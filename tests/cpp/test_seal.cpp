@@ -1,4 +1,4 @@
-// Who may be believed: seals of both kinds, and an endpoint that gets packets whose seal is wrong.
+// Who may be believed: seals of both kinds, and a group that gets packets whose seal is wrong.
 #include <initializer_list>
 #include <utility>
 

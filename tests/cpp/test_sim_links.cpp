@@ -214,7 +214,7 @@ TEST(packets_get_lost_as_often_as_they_should) {
   CHECK(std::abs(static_cast<double>(counters.lost) - kPackets * 0.2) < 5 * deviation);
 }
 
-// GRO joins equally long packets and ends with a shorter one; the endpoint must see exactly that.
+// GRO joins equally long packets and ends with a shorter one; the group must see exactly that.
 TEST(datagrams_are_filled_as_gro_fills_them) {
   BufferPool pool;
   const Bytes data(BufferPool::kLarge, std::byte{7});

@@ -205,42 +205,42 @@ TEST(an_exact_operation_that_no_survivor_knows_fails_when_it_is_started) {
 }
 
 TEST(readmission_after_a_second_removal_waits) {
-  Admission admission({.readmission = Duration::millis(1000)});
   View view = View::initial(3);
   Membership membership({.rank = 0}, view);
-  Time now{};
+  ChangePlan plan({.readmission = Duration::millis(1000)}, membership);
+  auto joiners = [&](int ms) { return plan.wanted(Time{} + Duration::millis(ms), {}, false).joiners; };
   auto remove_and_ask = [&] {
     view.removed = bit_of(2);
     view.members = 0b011;
     ++view.number;
     view.ranks[2].changed_at = view.number;
-    admission.installed(now, view);
-    admission.consider(now, view, 2, {.known = view.number}, Verdict::Fits);
-    return admission.ready(now, membership);
+    plan.installs({}, view);
+    membership.install({}, view);
+    plan.consider({}, 2, {.known = view.number}, Verdict::Fits);
+    return joiners(0);
   };
   CHECK_EQ(remove_and_ask(), bit_of(2));
   CHECK_EQ(remove_and_ask(), RankMask{0});
-  CHECK_EQ(admission.ready(now + Duration::millis(1000), membership), bit_of(2));
+  CHECK_EQ(joiners(1000), bit_of(2));
   CHECK_EQ(remove_and_ask(), RankMask{0});
-  CHECK_EQ(admission.ready(now + Duration::millis(1999), membership), RankMask{0});
-  CHECK_EQ(admission.ready(now + Duration::millis(2000), membership), bit_of(2));
+  CHECK_EQ(joiners(1999), RankMask{0});
+  CHECK_EQ(joiners(2000), bit_of(2));
 }
 
 TEST(a_request_that_was_not_granted_is_not_proposed_again) {
-  Admission admission({});
-  const View view = View::initial(3);
-  Membership membership({.rank = 0}, view);
-  View without = view;
+  View without = View::initial(3);
   without.members = 0b011;
-  const JoinRequest request{.known = 0};
-  auto ask = [&](Verdict verdict) { admission.consider(Time{}, without, 2, request, verdict); };
+  Membership membership({.rank = 0}, without);
+  ChangePlan plan({}, membership);
+  auto ask = [&](Verdict verdict) { plan.consider({}, 2, {.known = 0}, verdict); };
+  auto joiners = [&] { return plan.wanted({}, {}, false).joiners; };
   ask(Verdict::Later);
-  CHECK_EQ(admission.ready(Time{}, membership), bit_of(2));
+  CHECK_EQ(joiners(), bit_of(2));
   ask(Verdict::Snapshot);
-  CHECK_EQ(admission.ready(Time{}, membership), RankMask{0});
+  CHECK_EQ(joiners(), RankMask{0});
   ask(Verdict::Fits);
-  admission.installed(Time{}, without);
-  CHECK_EQ(admission.ready(Time{}, membership), RankMask{0});
+  plan.installs({}, without);
+  CHECK_EQ(joiners(), RankMask{0});
 }
 
 RUN_TESTS()

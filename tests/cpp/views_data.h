@@ -125,6 +125,13 @@ class FakeData {
   int floor() const {
     return std::max(log_from, (completed / shape.per_step - shape.max_lag) * shape.per_step);
   }
+  /// Lost members are not awaited.
+  int completed_by_all() const {
+    auto least = static_cast<std::uint64_t>(completed);
+    for_each_rank(membership->view().members & ~membership->lost(),
+                  [&](Rank rank) { least = std::min(least, membership->completed(rank)); });
+    return static_cast<int>(least);
+  }
   bool kept(int n, int p) const {
     if (at(n, p).held.none() || failed(n)) return false;
     return n >= completed ||
@@ -136,9 +143,7 @@ class FakeData {
     const int n = started;
     if (!acts() || change->leaving() || n >= shape.operations || !within_reach(n)) return false;
     if (n >= shape.per_step && completed <= n - shape.per_step) return false;  // the bucket is still in use
-    const int least = static_cast<int>(
-        std::min<std::uint64_t>(membership->completed_by_all(), static_cast<std::uint64_t>(completed)));
-    return n / shape.per_step <= least / shape.per_step + shape.max_lag;
+    return n / shape.per_step <= completed_by_all() / shape.per_step + shape.max_lag;
   }
   void start() {
     const int n = started++;
@@ -243,8 +248,7 @@ class FakeData {
       const int n = completed - 1;
       if (n >= 0 && !membership->must_keep(static_cast<std::uint64_t>(n)))
         others_dropped[static_cast<std::size_t>(n)] = true;
-    } else if (log_from < static_cast<int>(std::min<std::uint64_t>(membership->completed_by_all(),
-                                                                   static_cast<std::uint64_t>(completed)))) {
+    } else if (log_from < completed_by_all()) {
       ++log_from;
     }
     membership->forget_before(static_cast<std::uint64_t>(std::max(floor(), 0)));

@@ -21,7 +21,7 @@ class FakeRank : public FakeData {
     ViewChangeConfig config;
     config.incarnation = incarnation;
     config.min_ranks = shape.min_ranks;
-    config.admission.readmission = Duration::millis(5);
+    config.readmission = Duration::millis(5);
     if (broken.half_is_quorum) {
       config.quorum = [](RankMask present, RankMask of) {
         return 2 * count_of(present & of) >= count_of(of);

@@ -16,9 +16,10 @@ from optireduce.cli import main
 from optireduce.lab import Lab
 from optireduce.trials.places import Loopback
 from optireduce.trials.replicas.outcome import RankStory, Run
-from optireduce.trials.replicas.plan import GLOO, OURS, ReplicaPlan, Seat
+from optireduce.trials.replicas.plan import GLOO, OURS, ReplicaPlan
 from optireduce.trials.replicas.rank import Counting, digest
 from optireduce.trials.replicas.run import Event, run_replicas
+from optireduce.trials.seat import Seat
 
 # The commands have the names of their modules.
 busy, cut, kill, pauses, replicas = (
@@ -167,7 +168,7 @@ def test_one_false_suspicion_is_allowed() -> None:
 
 def test_a_plan_travels_to_the_ranks() -> None:
     plan = ReplicaPlan(10, naps={"3": 1.0}, settings={"drop": 0.03})
-    assert Seat.from_json(Seat(plan, 1, 4, "lo", "/tmp").to_json()).plan == plan
+    assert Seat.from_json(Seat(plan, 1, 4, "lo", "/tmp").to_json(), ReplicaPlan).plan == plan
 
 
 def test_rank_0_sleeps_and_a_straggler_is_one_rank_at_a_time() -> None:

@@ -55,12 +55,14 @@ def raw_report(operation: int = 0, size: int = 0, **others: Any) -> Any:
 
 
 class FakeEngine:
-    """Every operation of a group of one is done at once. ``outcome`` is what is reported of it,
-    ``new_events`` what comes with the next one, ``residuals`` what is kept for each stream."""
+    """Every operation of a group of one is done at once. ``outcome`` is what is reported of it, ``failing``
+    what is reported instead of operations by number, whose buffers are spoiled. ``new_events`` comes with
+    the next one, ``residuals`` is kept for each stream."""
 
     def __init__(self) -> None:
         self.calls: list[SimpleNamespace] = []
         self.outcome: dict[str, Any] = {}
+        self.failing: dict[int, dict[str, Any]] = {}
         self.new_events: list[tuple[str, int, int, int]] = []
         self.residuals: dict[int, np.ndarray[Any, Any]] = {}
         self.releases = 0
@@ -102,7 +104,10 @@ class FakeEngine:
         return len(self.calls) - 1
 
     def wait(self, operation: int, timeout_seconds: float) -> Any:
-        return raw_report(operation, self.calls[operation].elements * 4, **self.outcome)
+        call = self.calls[operation]
+        if operation in self.failing:
+            ctypes.memset(call.pointer, 0xFF, len(call.contribution))
+        return raw_report(operation, call.elements * 4, **self.failing.get(operation, self.outcome))
 
     def release(self) -> None:
         self.releases += 1

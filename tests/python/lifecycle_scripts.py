@@ -180,12 +180,12 @@ def reduce_among_echoes(group, rank):
     reduce(group, rank)
     meeting.wait(30)
     if rank == 0:
-        lanes = {ports for ports, payload in heard()}
+        routes = {ports for ports, payload in heard()}
         for payload in old:
-            for ports in lanes:
+            for ports in routes:
                 forge(ports, payload)
         # Addressed to nobody's peer: the kernel keeps these away from connected sockets.
-        for source, target in lanes:
+        for source, target in routes:
             forge((target ^ 1, target), old[0])
     meeting.wait(30)
     return len(old), reduce(group, rank)

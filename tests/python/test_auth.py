@@ -15,7 +15,8 @@ from siphash_reference import siphash
 
 from optireduce import Communicator, Config, _core, connect
 from optireduce.auth import SECRET_BYTES, effective_auth, new_secret
-from optireduce.simulation import Hostile, Link, Network, Simulation
+from optireduce.experiments.simulated_network import Hostile, Link, Network
+from optireduce.experiments.simulation import Simulation
 
 SECRET = bytes(range(SECRET_BYTES))
 MTU = 1500

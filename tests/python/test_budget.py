@@ -28,13 +28,13 @@ def limit_after(*steps: float, **settings: Any) -> float:
 
 
 def test_warm_up_has_no_limit() -> None:
-    assert limit_after(1.0, 1.0, warmup_steps=3) == math.inf
-    assert limit_after(1.0, 1.0, 1.0, warmup_steps=3) == 1.25
+    assert limit_after(1.0, 1.0, free_steps=3) == math.inf
+    assert limit_after(1.0, 1.0, 1.0, free_steps=3) == 1.25
 
 
-def test_slack_is_a_share_but_never_too_little_to_measure() -> None:
-    assert limit_after(*[2.0] * 5, slack=0.5) == 3.0
-    assert limit_after(*[0.001] * 5, least_slack_seconds=0.005) == pytest.approx(0.006)
+def test_margin_is_a_share_but_never_too_little_to_measure() -> None:
+    assert limit_after(*[2.0] * 5, margin=0.5) == 3.0
+    assert limit_after(*[0.001] * 5, least_margin_seconds=0.005) == pytest.approx(0.006)
 
 
 def test_one_slow_step_does_not_move_it() -> None:
@@ -48,20 +48,20 @@ def test_a_lasting_change_is_followed(lasting: float) -> None:
 
 
 def test_the_median_rank_sets_the_pace() -> None:
-    policy = ComputePolicy(warmup_steps=1)
+    policy = ComputePolicy(free_steps=1)
     policy.observe([1.0, 1.5, 90.0, 80.0, math.nan, 0.0])
     assert policy.limit_seconds == 1.5 * 1.25
 
 
 def test_a_step_that_told_nothing_counts_for_nothing() -> None:
-    policy = ComputePolicy(warmup_steps=1)
+    policy = ComputePolicy(free_steps=1)
     policy.observe([0.0, math.inf])
     assert policy.limit_seconds == math.inf
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("slack", 0.0), ("least_slack_seconds", -1.0), ("warmup_steps", 0), ("window_steps", 4)],
+    [("margin", 0.0), ("least_margin_seconds", -1.0), ("free_steps", 0), ("window_steps", 4)],
 )
 def test_bad_settings_are_named(setting: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{setting} = {value!r}"):
@@ -121,7 +121,7 @@ class Clock:
 
 def alone(**settings: Any) -> tuple[Budget, Member, Clock]:
     member, clock = Member(Group(1), 0), Clock()
-    settings.setdefault("policy", ComputePolicy(warmup_steps=1, window_steps=1))
+    settings.setdefault("policy", ComputePolicy(free_steps=1, window_steps=1))
     return Budget(member, clock=clock, **settings), member, clock
 
 
@@ -143,7 +143,7 @@ def done(budget: Budget) -> int:
 
 
 def test_a_slow_step_ends_before_the_micro_batch_that_does_not_fit() -> None:
-    budget, _, clock = alone(policy=ComputePolicy(warmup_steps=1))
+    budget, _, clock = alone(policy=ComputePolicy(free_steps=1))
     run_step(budget, clock, 1.0)
     assert budget.limit_seconds == 10.0  # 8 s and a quarter
     run_step(budget, clock, 1.25)
@@ -162,7 +162,7 @@ def test_what_has_begun_is_finished() -> None:
 
 def test_a_group_that_has_become_slower_as_a_whole_gets_its_full_sets_back() -> None:
     """A pace taken from steps cut short would never grow again."""
-    budget, _, clock = alone(policy=ComputePolicy(warmup_steps=1, window_steps=3))
+    budget, _, clock = alone(policy=ComputePolicy(free_steps=1, window_steps=3))
     run_step(budget, clock, 1.0)
     for _ in range(3):
         run_step(budget, clock, 4.0)
@@ -300,7 +300,7 @@ def test_the_straggler_is_cut_and_the_others_are_not() -> None:
 
     def run(rank: int) -> list[int]:
         clock, found = Clock(), []
-        budget = Budget(Member(group, rank), clock=clock, policy=ComputePolicy(warmup_steps=2))
+        budget = Budget(Member(group, rank), clock=clock, policy=ComputePolicy(free_steps=2))
         for _ in range(4):
             run_step(budget, clock, 4.0 if rank == 1 else 1.0)
             found.append(done(budget))

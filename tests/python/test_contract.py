@@ -14,7 +14,8 @@ from ranks import results
 from optireduce import _core
 from optireduce.buffers import as_buffer
 from optireduce.dtypes import op_code
-from optireduce.simulation import NEVER, Link, Network, Simulation
+from optireduce.experiments.simulated_network import Link, Network
+from optireduce.experiments.simulation import NEVER, Simulation
 
 TIMED_OUT, MISMATCHED = 1, 2
 MTU = 1500

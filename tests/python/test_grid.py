@@ -16,8 +16,9 @@ from torch_ranks import process_group
 
 import optireduce
 from optireduce import Communicator, Config, ConfigError, MismatchError
+from optireduce.experiments.simulated_network import Network
+from optireduce.experiments.simulation import Simulation
 from optireduce.grid import FLAT_BELOW, rows_for
-from optireduce.simulation import Network, Simulation
 
 SHAPES = [(4, 2), (6, 2), (6, 3)]
 WIDTH, STEPS = 256, 8  # of a model whose gradient is more than a packet, and of its training

@@ -15,7 +15,8 @@ import pytest
 from ranks import LOOPBACK, MemoryStore, group_outcomes, group_results, outcomes
 
 from optireduce import Communicator, Config, ConfigError, ConnectError, multicast
-from optireduce.simulation import GroupOutage, Network, Simulation
+from optireduce.experiments.simulated_network import GroupOutage, Network
+from optireduce.experiments.simulation import Simulation
 
 REQUIRED = replace(LOOPBACK, multicast="on")
 

@@ -166,6 +166,15 @@ def test_flush_makes_what_is_left_the_gradient(monkeypatch: pytest.MonkeyPatch) 
         assert all(not parameter.grad.any() for parameter in model.parameters())
 
 
+def test_flush_is_repeated_without_a_lost_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_session(monkeypatch) as (model, session, engine):
+        backward(model, 2, width=8)
+        leave_residuals(session, engine, 2.0)
+        engine.failing = {len(engine.calls): {"error_code": 6, "error": "rank 1 is no member any more"}}
+        assert session.flush() is True
+        assert all(torch.equal(each.grad, torch.full_like(each, 2.0)) for each in model.parameters())
+
+
 @pytest.mark.parametrize("left", [True, False])
 def test_flush_takes_the_last_step_only_if_something_is_left(
     monkeypatch: pytest.MonkeyPatch, left: bool
@@ -458,6 +467,12 @@ def test_a_model_must_be_ddp() -> None:
     wrong: Any = nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r"ddp_model is a Linear: .*wrap the model first"):
         attach(wrong)
+
+
+def test_a_model_is_attached_before_it_is_compiled(ddp: Any) -> None:
+    compiled: Any = torch.compile(ddp, backend="eager")
+    with pytest.raises(TypeError, match=r"ddp_model is a OptimizedModule: .*before torch\.compile"):
+        attach(compiled)
 
 
 def test_a_wrapped_optimizer_is_unwrapped(ddp: Any) -> None:

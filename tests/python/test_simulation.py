@@ -16,19 +16,17 @@ from hypothesis import strategies as st
 
 from optireduce import _core
 from optireduce.dtypes import Op
-from optireduce.simulation import (
-    NEVER,
+from optireduce.experiments.simulated_network import (
     Background,
     Crash,
     Cut,
     Hostile,
     Link,
     Network,
-    Operation,
     Pause,
     Port,
-    Simulation,
 )
+from optireduce.experiments.simulation import NEVER, Operation, Simulation
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 OPS = get_args(Op)
@@ -320,6 +318,8 @@ def test_bad_calls_are_named() -> None:
         simulation.run([first, Operation(inputs(3, 5), start_seconds=[0.0] * 3, follows_seconds=1.0)])
     with pytest.raises(ValueError, match="weights has 1 entries"):
         simulation.all_reduce(inputs(3, 5), weights=[1])
+    with pytest.raises(ValueError, match=r"weights = \[1, 0, 1\] .* no deadline"):
+        simulation.all_reduce(inputs(3, 5), "mean", weights=[1, 0, 1], bounded=True, stream=1)
     with pytest.raises(ValueError, match="weight is 65536"):
         simulation.all_reduce(inputs(3, 5), "mean", weights=[1, 65_536, 1])
 

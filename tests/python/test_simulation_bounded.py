@@ -13,17 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from optireduce import _core
-from optireduce.simulation import (
-    Background,
-    Crash,
-    ForcedLoss,
-    Link,
-    Network,
-    Operation,
-    Pause,
-    Port,
-    Simulation,
-)
+from optireduce.experiments.simulated_network import Background, Crash, ForcedLoss, Link, Network, Pause, Port
+from optireduce.experiments.simulation import Operation, Simulation
 
 RANKS = 4
 ELEMENTS = 64 * 1024  # a multiple of what shards are aligned to: each is a quarter
@@ -337,3 +328,10 @@ def test_storms_hit_few_ranks_hard() -> None:
     assert 0.04 < struck.mean() < 0.2
     assert 0.12 < shares[struck].mean() < 0.28
     assert shares[~struck].mean() < 0.005
+
+
+@pytest.mark.parametrize(("ranks", "bounded"), [(64, True), (65, False)])
+def test_more_ranks_than_a_set_can_name_are_exact(ranks: int, bounded: bool) -> None:
+    arrays = [np.ones(ranks * 16, np.float32) for _ in range(ranks)]
+    reports = Simulation(Network(ranks, coalesce=1.0)).all_reduce(arrays, "mean", bounded=True, stream=STREAM)
+    assert {report.bounded for report in reports if report is not None} == {bounded}

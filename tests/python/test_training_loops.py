@@ -200,6 +200,7 @@ def join(rank: int) -> dict[str, Any]:
     assert session.fixed_membership
     assert session.last_step is not None
     assert session.last_step.step == STEPS + 2 * (RANKS - 1) - 1
+    assert session.last_step.excluded == {}  # a rank without batches is not excluded
     session.close()
     return {"parameters": parameters_of(model)}
 

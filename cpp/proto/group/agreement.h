@@ -12,106 +12,58 @@
 
 namespace optireduce {
 
-class Agreement {
- public:
+struct Agreement {
+  std::uint32_t highest_round = 0;  // seen; never falls
+
   // As a member that answers.
-  bool changing() const { return pledge_.changing; }
-  RankMask deaf() const { return pledge_.deaf; }
-  std::uint64_t reach_end() const { return pledge_.reach_end; }
-  Ballot promised() const { return pledge_.promised; }
-  const std::optional<Adopt>& adopted() const { return pledge_.adopted; }
-  void promise(Ballot ballot, RankMask without, std::uint64_t reach_end);
-  void adopt(Adopt adopt, std::uint64_t reach_end);
+  Ballot promised{};               // round 0: no change is under way
+  std::optional<Adopt> adopted{};  // the view that this rank voted for last
+  RankMask deaf = 0;               // only grows: whichever ballot wins, nothing came of the ranks it removes
+  std::uint64_t reach_end = 0;     // set by the first promise
 
   // As the one that proposes.
-  Ballot next_ballot(Rank self) const { return {highest_round_ + 1, self}; }
-  void saw_round(std::uint32_t round) { highest_round_ = std::max(highest_round_, round); }
-  std::uint32_t highest_round() const { return highest_round_; }
-  void begin(Propose propose);
-  const Propose& proposal() const { return proposal_.what; }
+  Propose proposal{};              // round 0: none
+  std::map<Rank, State> states{};  // the answers to it
+  RankMask votes = 0;              // for the view that follows from them
+
+  bool changing() const { return promised != Ballot{}; }
+  void saw_round(std::uint32_t round) { highest_round = std::max(highest_round, round); }
+  void promise(Ballot ballot, std::uint64_t reach) {
+    if (!changing()) reach_end = reach;
+    promised = ballot;
+    saw_round(ballot.round);
+  }
+
+  void begin(Propose propose) {
+    give_up();
+    proposal = std::move(propose);
+  }
   /// Nobody has been promised a higher ballot here.
-  bool leads() const { return proposal_.what.ballot.round != 0 && proposal_.what.ballot == pledge_.promised; }
-  bool collects(Ballot ballot) const {
-    return leads() && ballot == proposal_.what.ballot && !proposal_.value;
+  bool leads() const { return proposal.ballot.round != 0 && proposal.ballot == promised; }
+  /// The answers are complete, and the view that follows from them is put to the vote.
+  bool votes_begun() const { return leads() && adopted && adopted->ballot == proposal.ballot; }
+  bool collects_states() const { return leads() && !votes_begun(); }
+  RankMask answered() const {
+    RankMask ranks = 0;
+    for (const auto& [rank, state] : states) ranks |= bit_of(rank);
+    return ranks;
   }
-  void add_state(Rank rank, State state);
-  RankMask answered() const { return proposal_.answered; }
-  const std::map<Rank, State>& states() const { return proposal_.states; }
   /// The view of the highest ballot that an answer names. Another value must not be proposed then.
-  std::optional<View> adopted_by_others() const;
-  void put_to_vote(View view) { proposal_.value = std::move(view); }
-  const std::optional<View>& value() const { return proposal_.value; }
-  void add_vote(Rank rank) { proposal_.votes |= bit_of(rank); }
-  RankMask votes() const { return proposal_.votes; }
-  void give_up() { proposal_ = {}; }
-
-  /// A view is installed, or this rank is out: all of it is over. Rounds never fall.
-  void clear();
-
- private:
-  struct Pledge {
-    bool changing = false;
-    Ballot promised;
-    std::optional<Adopt> adopted;
-    RankMask deaf = 0;
-    std::uint64_t reach_end = 0;
-  };
-  struct Proposal {
-    Propose what;  // round 0: none
-    RankMask answered = 0, votes = 0;
-    std::map<Rank, State> states;
-    std::optional<View> value;
-  };
-  void begin_change(std::uint64_t reach_end);
-
-  Pledge pledge_;
-  Proposal proposal_;
-  std::uint32_t highest_round_ = 0;
-};
-
-inline void Agreement::begin_change(std::uint64_t reach_end) {
-  if (pledge_.changing) return;
-  pledge_.changing = true;
-  pledge_.reach_end = reach_end;
-}
-
-// Deafness only grows: whichever ballot wins, nothing of the ranks that it removes came in after our answer.
-inline void Agreement::promise(Ballot ballot, RankMask without, std::uint64_t reach_end) {
-  begin_change(reach_end);
-  pledge_.promised = ballot;
-  pledge_.deaf |= without;
-  saw_round(ballot.round);
-}
-
-inline void Agreement::adopt(Adopt adopt, std::uint64_t reach_end) {
-  begin_change(reach_end);
-  pledge_.promised = adopt.ballot;
-  saw_round(adopt.ballot.round);
-  pledge_.adopted = std::move(adopt);
-}
-
-inline void Agreement::begin(Propose propose) {
-  proposal_ = {};
-  proposal_.what = std::move(propose);
-}
-
-inline void Agreement::add_state(Rank rank, State state) {
-  proposal_.answered |= bit_of(rank);
-  proposal_.states.insert_or_assign(rank, std::move(state));
-}
-
-inline std::optional<View> Agreement::adopted_by_others() const {
-  const State* best = nullptr;
-  for (const auto& [rank, state] : proposal_.states) {
-    if (!state.adopted || state.adopted_ballot.round == 0) continue;
-    if (best == nullptr || best->adopted_ballot < state.adopted_ballot) best = &state;
+  std::optional<View> adopted_by_others() const {
+    const auto ballot = [](const auto& answer) {
+      return answer.second.adopted ? answer.second.adopted_ballot : Ballot{};
+    };
+    const auto highest = std::ranges::max_element(states, {}, ballot);
+    if (highest == states.end() || ballot(*highest).round == 0) return std::nullopt;
+    return highest->second.adopted;
   }
-  return best == nullptr ? std::nullopt : best->adopted;
-}
-
-inline void Agreement::clear() {
-  pledge_ = {};
-  proposal_ = {};
-}
+  void give_up() {
+    proposal = {};
+    states.clear();
+    votes = 0;
+  }
+  /// A view is installed, or this rank is out: all of it is over.
+  void clear() { *this = {.highest_round = highest_round}; }
+};
 
 }  // namespace optireduce

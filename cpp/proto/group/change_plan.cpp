@@ -1,6 +1,64 @@
 #include "group/change_plan.h"
 
+#include <algorithm>
+
 namespace optireduce {
+
+namespace {
+
+constexpr Duration kMinute = Duration::millis(60'000);
+constexpr Duration kCandidateLife = Duration::millis(3000);  // a Join is repeated far more often
+
+}  // namespace
+
+ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const JoinRequest& request, Verdict verdict) {
+  const View& view = membership_.view();
+  const RankRecord& record = view.ranks[rank];
+  const bool member = has(view.members, rank);
+  if (request.incarnation < record.incarnation) return Answer::Ignore;
+  if (request.incarnation > record.incarnation && member) replaced_ |= bit_of(rank);
+  // A member that does not know this view: the request is old, or it has not heard yet that it is in.
+  // A removed rank knows the view that removed it, so other requests of it are old, too.
+  if (request.incarnation == record.incarnation && request.known < (member ? view.number : record.changed_at))
+    return Answer::Tell;
+  if (const auto known = candidates_.find(rank); known != candidates_.end()) {
+    const JoinRequest& old = known->second.request;
+    if (std::pair(old.incarnation, old.known) > std::pair(request.incarnation, request.known))
+      return Answer::Ignore;
+  }
+  candidates_.erase(rank);
+  if (verdict == Verdict::Snapshot) return Answer::Refuse;
+  candidates_.emplace(rank, Candidate{request, now});
+  return Answer::Tell;
+}
+
+std::vector<std::pair<Rank, JoinRequest>> ChangePlan::requests(RankMask ranks) const {
+  std::vector<std::pair<Rank, JoinRequest>> found;
+  for (const auto& [rank, candidate] : candidates_) {
+    if (has(ranks, rank)) found.emplace_back(rank, candidate.request);
+  }
+  return found;
+}
+
+Time ChangePlan::readmitted_at(Rank rank) const {
+  const auto removals = removals_.find(rank);
+  if (removals == removals_.end() || removals->second.count < 2) return kLongAgo;
+  const int doublings = std::min(removals->second.count - 2, 6);
+  return removals->second.last + std::min(config_.readmission * (std::int64_t{1} << doublings), kMinute);
+}
+
+/// Candidates come in when a member is as far as they are.
+RankMask ChangePlan::ready_joiners(Time now) const {
+  std::uint64_t furthest = 0;
+  for_each_rank(membership_.view().members,
+                [&](Rank rank) { furthest = std::max(furthest, membership_.completed(rank)); });
+  RankMask found = 0;
+  for (const auto& [rank, candidate] : candidates_) {
+    const bool fresh = now <= candidate.at + kCandidateLife;
+    if (fresh && candidate.request.completed <= furthest && now >= readmitted_at(rank)) found |= bit_of(rank);
+  }
+  return found;
+}
 
 /// Leavers go when every member that stays has completed what they have.
 RankMask ChangePlan::ready_leavers() const {
@@ -14,13 +72,13 @@ RankMask ChangePlan::ready_leavers() const {
   return found;
 }
 
-WantedChange ChangePlan::wanted(Time now, Time asked, bool thaw, const Admission& admission) const {
+WantedChange ChangePlan::wanted(Time now, Time asked, bool thaw) const {
   const RankMask members = membership_.view().members;
   WantedChange found;
   found.without = members & ~membership_.keep(now, asked);
-  found.without |= membership_.lost() | (admission.replaced() & members);
+  found.without |= membership_.lost() | (replaced_ & members);
   if (!thaw) {
-    found.joiners = admission.ready(now, membership_) & ~found.without;
+    found.joiners = ready_joiners(now) & ~found.without;
     found.without |= found.joiners & members;
     const WantedChange with_leavers{found.without | ready_leavers(), found.joiners, 0};
     if (possible(with_leavers)) found = with_leavers;
@@ -37,14 +95,25 @@ bool ChangePlan::possible(const WantedChange& change) const {
 }
 
 std::size_t ChangePlan::min_ranks(RankMask without) const {
-  if (min_ranks_ != 0) return min_ranks_;
-  const RankMask left = left_ | (without & membership_.leaving());
+  if (config_.min_ranks != 0) return config_.min_ranks;
+  const RankMask left = membership_.left() | (without & membership_.leaving());
   return (membership_.group_size() - static_cast<std::size_t>(count_of(left))) / 2 + 1;
 }
 
-void ChangePlan::installs(const View& view) {
-  left_ |= view.removed & ~view.joined & membership_.leaving();
-  left_ &= ~view.members;
+void ChangePlan::installs(Time now, const View& view) {
+  // Who was not let in asks again. An old request would be proposed, and refused, in view after view.
+  candidates_.clear();
+  replaced_ &= view.members & ~view.removed;
+  for_each_rank(view.removed & ~view.joined, [&](Rank rank) {
+    Removals& removals = removals_[rank];
+    removals.count = now - removals.last < kMinute ? removals.count + 1 : 1;
+    removals.last = now;
+  });
+}
+
+void ChangePlan::clear() {
+  candidates_.clear();
+  replaced_ = 0;
 }
 
 }  // namespace optireduce

@@ -5,29 +5,19 @@
 
 namespace optireduce {
 
-namespace {
-
-int bad_links(Rank rank, RankMask members, const std::vector<RankMask>& hears) {
-  int bad = 0;
-  for_each_rank(members & ~bit_of(rank),
-                [&](Rank other) { bad += has(hears[rank], other) && has(hears[other], rank) ? 0 : 1; });
-  return bad;
-}
-
-}  // namespace
-
 RankMask keep_good_links(RankMask members, const std::vector<RankMask>& hears) {
-  for (;;) {
-    int most = 0;
-    Rank worst = 0;
-    for_each_rank(members, [&](Rank rank) {
-      const int bad = bad_links(rank, members, hears);
-      if (bad == 0 || bad < most) return;
-      most = bad;
-      worst = rank;
+  const auto bad_links = [&](Rank rank) {
+    int bad = 0;
+    for_each_rank(members & ~bit_of(rank), [&](Rank other) {
+      if (!has(hears[rank], other) || !has(hears[other], rank)) ++bad;
     });
-    if (most == 0) return members;
-    members &= ~bit_of(worst);
+    return bad;
+  };
+  for (;;) {
+    std::pair<int, Rank> worst{};
+    for_each_rank(members, [&](Rank rank) { worst = std::max(worst, {bad_links(rank), rank}); });
+    if (worst.first == 0) return members;
+    members &= ~bit_of(worst.second);
   }
 }
 
@@ -40,47 +30,26 @@ Membership::Membership(MembershipConfig config, View first)
 std::vector<Rank> Membership::owners(std::uint64_t operation) const {
   std::vector<Rank> found;
   const View& of = history_.view_of(operation);
-  for (std::size_t rank = 0; rank < of.ranks.size(); ++rank) {
-    if (of.contains(static_cast<Rank>(rank))) found.push_back(static_cast<Rank>(rank));
+  for (Rank rank = 0; rank < of.ranks.size(); ++rank) {
+    if (of.contains(rank)) found.push_back(rank);
   }
   return found;
 }
 
 bool Membership::must_keep(std::uint64_t operation) const {
-  return std::any_of(view().orphans.begin(), view().orphans.end(), [&](const OrphanShard& shard) {
+  return std::ranges::any_of(view().orphans, [&](const OrphanShard& shard) {
     return shard.operation == operation && has(shard.holders, config_.rank);
   });
 }
 
-void Membership::advanced(Rank rank, std::uint64_t completed) {
-  members_[rank].completed = std::max(members_[rank].completed, completed);
-}
-
-std::uint64_t Membership::completed_by_all() const {
-  std::uint64_t least = members_[config_.rank].completed;
-  for (std::size_t index = 0; index < members_.size(); ++index) {
-    const Rank rank = static_cast<Rank>(index);
-    if (view().contains(rank) && !has(lost_, rank)) least = std::min(least, members_[index].completed);
-  }
-  return least;
-}
-
 void Membership::forget_before(std::uint64_t floor) {
-  std::uint64_t least = floor;
-  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    if (view().contains(static_cast<Rank>(rank))) least = std::min(least, members_[rank].completed);
-  }
-  history_.forget_before(least);
-}
-
-void Membership::heard(Time now, Rank rank) {
-  silence_.heard(now, rank);
+  for_each_rank(view().members, [&](Rank rank) { floor = std::min(floor, completed(rank)); });
+  history_.forget_before(floor);
 }
 
 void Membership::told_hearing(Time now, Rank rank, RankMask hears) {
   members_[rank].hears = hears | bit_of(rank);
   members_[rank].hears_at = now;
-  members_[rank].has_hears = true;
 }
 
 RankMask Membership::keep(Time now, Time asked) const {
@@ -92,13 +61,12 @@ RankMask Membership::keep(Time now, Time asked) const {
     const Member& member = members_[rank];
     if (rank == config_.rank)
       hears[rank] = this->hears();
-    else if (member.has_hears && member.hears_at >= oldest)
+    else if (member.hears_at >= oldest)
       hears[rank] = member.hears;
     doubted |= members & ~hears[rank];
   });
   for_each_rank(doubted & others(), [&](Rank rank) {
-    if (!members_[rank].has_hears || members_[rank].hears_at < std::max(asked, oldest))
-      hears[rank] = bit_of(rank);
+    if (members_[rank].hears_at < std::max(asked, oldest)) hears[rank] = bit_of(rank);
   });
   return keep_good_links(members, hears);
 }
@@ -113,15 +81,15 @@ void Membership::enter(Rank rank, std::uint64_t completed) {
   lost_ &= ~bit_of(rank);
 }
 
-void Membership::forget_links() {
-  for (Member& member : members_) member.has_hears = false;
+void Membership::begin_view(Time now) {
+  for (Member& member : members_) member.hears_at = kLongAgo;
+  silence_.restart(now);
 }
 
 void Membership::install(Time now, View next) {
   for_each_rank(next.joined, [&](Rank rank) { enter(rank, next.ranks[rank].completed); });
   history_.append(std::move(next));
-  forget_links();
-  silence_.restart(now);
+  begin_view(now);
 }
 
 void Membership::join(Time now, std::span<const View> views) {
@@ -130,8 +98,7 @@ void Membership::join(Time now, std::span<const View> views) {
     enter(rank, has(newest.joined, rank) ? newest.ranks[rank].completed : newest.base);
   });
   history_.replace(views);
-  forget_links();
-  silence_.restart(now);
+  begin_view(now);
 }
 
 }  // namespace optireduce

@@ -1,6 +1,7 @@
 // The view and what is known about each member. No packets and no clock: time is an argument.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -45,17 +46,16 @@ class Membership {
   bool must_keep(std::uint64_t operation) const;
 
   // Progress.
-  void advanced(Rank rank, std::uint64_t completed);
+  void advanced(Rank rank, std::uint64_t completed) {
+    members_[rank].completed = std::max(members_[rank].completed, completed);
+  }
   std::uint64_t completed(Rank rank) const { return members_[rank].completed; }
-  /// The least completed of the members, without lost ones. The caller's own is in it: tell it by
-  /// advanced(self()).
-  std::uint64_t completed_by_all() const;
   /// Forgets the views of operations below the log's floor, as far as all members have completed them. A view
   /// that is forgotten too early gives a later proposal the wrong owners.
   void forget_before(std::uint64_t floor);
 
   // Silence. "Owes" is what the data path waits for; the view change adds its own.
-  void heard(Time now, Rank rank);
+  void heard(Time now, Rank rank) { silence_.heard(now, rank); }
   void set_owing(Time now, RankMask owing) { silence_.set_owing_data(now, owing & others()); }
   void set_owing_view_change(Time now, RankMask owing) { silence_.set_owing_change(now, owing & others()); }
   void set_exact_open(bool open) { silence_.set_exact_open(open); }
@@ -82,6 +82,8 @@ class Membership {
   void mark_lost(Rank rank) { lost_ |= bit_of(rank); }
   RankMask leaving() const { return leaving_ & view().members; }
   RankMask lost() const { return lost_ & view().members; }
+  /// Ranks that left cleanly.
+  RankMask left() const { return leaving_ & ~view().members; }
 
   // Quorum of the view.
   bool quorum(RankMask present) const { return is_quorum(present, view().members); }
@@ -98,11 +100,10 @@ class Membership {
   struct Member {
     std::uint64_t completed = 0;
     RankMask hears = 0;
-    Time hears_at{};
-    bool has_hears = false;
+    Time hears_at = kLongAgo;
   };
   void enter(Rank rank, std::uint64_t completed);
-  void forget_links();
+  void begin_view(Time now);
 
   MembershipConfig config_;
   ViewHistory history_;

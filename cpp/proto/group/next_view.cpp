@@ -19,10 +19,6 @@ void unite(Words& into, const Words& words) {
   for (std::size_t i = 0; i < words.size(); ++i) into[i] |= words[i];
 }
 
-bool any(const Words& words) {
-  return std::any_of(words.begin(), words.end(), [](std::uint64_t word) { return word != 0; });
-}
-
 std::uint64_t bits_in(const Words& words) {
   std::uint64_t sum = 0;
   for (std::uint64_t word : words) sum += static_cast<std::uint64_t>(std::popcount(word));
@@ -35,41 +31,43 @@ void trim(Words& words) {
 
 /// What the states say about one shard.
 struct Shard {
-  bool known = false;  // its number of packets is
-  std::uint32_t packets = 0;
+  std::optional<std::uint32_t> packets;
   RankMask holders = 0;
   Words held, kept;
 
-  bool all_held() const { return known && bits_in(held) >= packets; }
+  void add(Rank rank, const HeldShard& part) {
+    packets = std::max(packets, std::optional(part.packets));
+    unite(held, part.held);
+    unite(held, part.kept);
+    unite(kept, part.kept);
+    if (bits_in(part.kept) != 0) holders |= bit_of(rank);
+  }
+  bool all_held() const { return packets && bits_in(held) >= *packets; }
 };
 
-void add(Shard& shard, Rank rank, const HeldShard& part) {
-  shard.known = true;
-  shard.packets = std::max(shard.packets, part.packets);
-  unite(shard.held, part.held);
-  unite(shard.held, part.kept);
-  unite(shard.kept, part.kept);
-  if (any(part.kept)) shard.holders |= bit_of(rank);
-}
+/// What the states say about an operation that is not complete everywhere.
+struct Open {
+  bool exact = false;
+  RankMask decided = 0;  // owners whose own shard is
+};
 
 /// Computes the view from the states of those that stay.
 class NextView {
  public:
   NextView(const ViewHistory& history, const Propose& propose, const States& states)
-      : history_(history), old_(history.newest()), propose_(propose) {
-    const RankMask stay = old_.members & ~propose.without;
-    for (const auto& [rank, state] : states) {
-      if (has(stay, rank)) states_.emplace(rank, &state);
-    }
-    view_.members = stay;
+      : history_(history), old_(history.newest()), propose_(propose), states_(states) {
+    view_.members = old_.members & ~propose.without;
     view_.removed = old_.members & propose.without;
     view_.number = old_.number + 1;
     view_.ranks = old_.ranks;
     for_each_rank(view_.removed, [&](Rank rank) { view_.ranks[rank].changed_at = view_.number; });
+    std::erase_if(states_, [&](const auto& answer) { return !has(view_.members, answer.first); });
   }
 
   std::optional<View> compute(std::size_t min_ranks) {
-    if (!set_cut()) return std::nullopt;
+    set_cut();
+    // What all members of a view had completed must not be undone.
+    if (states_.empty() || furthest_ < old_.stable) return std::nullopt;
     for (const auto& [rank, request] : propose_.joiners) {
       if (fits(rank)) admit(rank, request);
     }
@@ -81,25 +79,22 @@ class NextView {
   }
 
  private:
-  /// False: nobody that stays has what all members had completed. It must not be undone.
-  bool set_cut() {
+  void set_cut() {
     view_.cut = old_.cut;
     view_.base = ~std::uint64_t{0};
-    bool stable = false;
     for (const auto& [rank, state] : states_) {
-      view_.cut = std::max(view_.cut, state->reach_end);
-      view_.base = std::min(view_.base, state->completed);
-      stable |= state->completed >= old_.stable;
+      view_.cut = std::max(view_.cut, state.reach_end);
+      view_.base = std::min(view_.base, state.completed);
+      furthest_ = std::max(furthest_, state.completed);
     }
     view_.stable = std::max(old_.stable, view_.base);
     view_.first = view_.base;
-    return stable;
   }
 
   bool fits(Rank joiner) const {
     bool one_fits = false;
     for (const auto& [rank, state] : states_) {
-      for (const auto& [judged, verdict] : state->verdicts) {
+      for (const auto& [judged, verdict] : state.verdicts) {
         if (judged != joiner) continue;
         if (verdict == Verdict::Snapshot) return false;
         one_fits |= verdict == Verdict::Fits;
@@ -121,8 +116,8 @@ class NextView {
 
   void gather() {
     for (const auto& [rank, state] : states_) {
-      for (const HeldShard& part : state->held) add(shards_[{part.operation, part.owner}], rank, part);
-      for (const OpenOperation& open : state->open) {
+      for (const HeldShard& part : state.held) shards_[{part.operation, part.owner}].add(rank, part);
+      for (const OpenOperation& open : state.open) {
         Open& known = open_[open.operation];
         known.exact |= open.exact;
         if (open.own_shard_decided) known.decided |= bit_of(rank);
@@ -130,13 +125,8 @@ class NextView {
     }
   }
 
-  bool completed_by_one(std::uint64_t operation) const {
-    return std::any_of(states_.begin(), states_.end(),
-                       [&](const auto& entry) { return entry.second->completed > operation; });
-  }
-
   void settle(std::uint64_t operation) {
-    const bool over = completed_by_one(operation);
+    const bool over = furthest_ > operation;
     if (!over && view_.removed != 0 && fails_if_exact(operation)) view_.failed.push_back(operation);
     for_each_rank(history_.members_of(operation), [&](Rank owner) {
       if (!view_.serves(owner, operation)) settle_orphan(operation, owner, over);
@@ -147,13 +137,12 @@ class NextView {
   bool fails_if_exact(std::uint64_t operation) {
     const auto open = open_.find(operation);
     if (open == open_.end()) return true;
-    if (!open->second.exact) return false;
     bool complete = true;
     for_each_rank(history_.members_of(operation), [&](Rank owner) {
       const bool serves = view_.serves(owner, operation);
       complete &= serves ? has(open->second.decided, owner) : shards_[{operation, owner}].all_held();
     });
-    return !complete;
+    return open->second.exact && !complete;
   }
 
   void settle_orphan(std::uint64_t operation, Rank owner, bool over) {
@@ -170,15 +159,11 @@ class NextView {
     if (over || !orphan.passed.empty() || !orphan.gone.empty()) view_.orphans.push_back(std::move(orphan));
   }
 
-  struct Open {
-    bool exact = false;
-    RankMask decided = 0;  // owners whose own shard is
-  };
-
   const ViewHistory& history_;
   const View& old_;
   const Propose& propose_;
-  std::map<Rank, const State*> states_;
+  States states_;
+  std::uint64_t furthest_ = 0;  // completed by one of them
   std::map<std::pair<std::uint64_t, Rank>, Shard> shards_;
   std::map<std::uint64_t, Open> open_;
   View view_;
@@ -202,23 +187,23 @@ Verdict judge(const Membership& membership, const Journal& journal, Rank rank, c
 }
 
 State describe(const Membership& membership, const Journal& journal, const Propose& propose,
-               std::uint64_t reach_end, const std::optional<Adopt>& adopted) {
+               const Agreement& agreement) {
   State state;
   state.ballot = propose.ballot;
-  if (adopted) {
-    state.adopted_ballot = adopted->ballot;
-    state.adopted = adopted->view;
-  }
   state.completed = journal.completed();
   state.floor = journal.floor();
-  state.reach_end = reach_end;
+  state.reach_end = agreement.reach_end;
   state.open = journal.open();
+  if (agreement.adopted) {
+    state.adopted_ballot = agreement.adopted->ballot;
+    state.adopted = agreement.adopted->view;
+  }
   for (const auto& [rank, request] : propose.joiners) {
     state.verdicts.emplace_back(rank, judge(membership, journal, rank, request));
   }
   std::uint64_t first = least_completed(membership, journal, propose);
-  if (reach_end > kMostOperations) first = std::max(first, reach_end - kMostOperations);
-  for (std::uint64_t operation = first; operation < reach_end; ++operation) {
+  if (state.reach_end > kMostOperations) first = std::max(first, state.reach_end - kMostOperations);
+  for (std::uint64_t operation = first; operation < state.reach_end; ++operation) {
     const RankMask going = membership.history().members_of(operation) & propose.without;
     const RankMask owners = going | membership.history().orphans_of(operation);
     if (owners == 0) continue;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "group/agreement.h"
 #include "group/membership.h"
 #include "wire/view_messages.h"
 
@@ -31,10 +32,10 @@ struct Journal {
 /// Whether a rank that asks to come in may replay from this rank's log.
 Verdict judge(const Membership& membership, const Journal& journal, Rank rank, const JoinRequest& request);
 
-/// This rank's answer to a proposal, with what it has adopted so far. Operations below `reach_end` are
+/// This rank's answer to a proposal, with what it has adopted so far. Operations within its reach are
 /// described.
 State describe(const Membership& membership, const Journal& journal, const Propose& propose,
-               std::uint64_t reach_end, const std::optional<Adopt>& adopted);
+               const Agreement& agreement);
 
 /// My view for others, with the older ones that a rank which joins needs.
 Install views_to_tell(const ViewHistory& history, const Journal& journal);

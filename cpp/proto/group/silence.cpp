@@ -4,8 +4,6 @@
 
 namespace optireduce {
 
-Silence::Silence(std::size_t ranks, SilenceConfig config) : config_(config), peers_(ranks) {}
-
 void Silence::heard(Time now, Rank rank) {
   Peer& peer = peers_[rank];
   if (has(owing(), rank)) learn(now, now - silent_since(peer));
@@ -41,7 +39,8 @@ void Silence::learn(Time now, Duration gap) {
   learned_at_ = now;
 }
 
-Duration Silence::learned() const {
+Duration Silence::limit() const {
+  if (exact_open_) return config_.exact;
   return std::clamp(longest_gap_ * 5 / 2, config_.least, config_.most);
 }
 

@@ -11,6 +11,8 @@
 
 namespace optireduce {
 
+inline constexpr Time kLongAgo{std::numeric_limits<std::int64_t>::min() / 2};
+
 struct SilenceConfig {
   Duration least = Duration::millis(50);
   Duration most = Duration::millis(1000);
@@ -20,21 +22,18 @@ struct SilenceConfig {
 /// Times are the process's own running time: a standstill of our own restarts every silence.
 class Silence {
  public:
-  Silence(std::size_t ranks, SilenceConfig config);
+  Silence(std::size_t ranks, SilenceConfig config) : config_(config), peers_(ranks) {}
 
   void heard(Time now, Rank rank);
   /// Who owes us something, by its reason. A rank that begins to owe has its whole time from now on.
-  void set_owing(Time now, RankMask data, RankMask view_change);
   void set_owing_data(Time now, RankMask data) { set_owing(now, data, owing_change_); }
   void set_owing_change(Time now, RankMask view_change) { set_owing(now, owing_data_, view_change); }
   void set_exact_open(bool open) { exact_open_ = open; }
   /// Every silence begins anew: after a standstill of our own, and with a new view.
   void restart(Time now);
 
-  /// The silence after which a peer is suspected, now.
-  Duration limit() const { return exact_open_ ? config_.exact : learned(); }
-  /// The part of it that is learned: 2.5 times the longest recent gap, clamped.
-  Duration learned() const;
+  /// The silence after which a peer is suspected, now: 2.5 times the longest recent gap, clamped.
+  Duration limit() const;
   /// Peers that owe something and have been silent for a third of the limit. Each is named once a silence.
   RankMask take_pings(Time now);
   /// Suspects the peers whose silence has reached the limit.
@@ -47,10 +46,10 @@ class Silence {
   Time next_event() const;
 
  private:
-  static constexpr Time kLongAgo{std::numeric_limits<std::int64_t>::min() / 2};
   struct Peer {
     Time heard = kLongAgo, waiting_since = kLongAgo, pinged = kLongAgo;
   };
+  void set_owing(Time now, RankMask data, RankMask view_change);
   RankMask owing() const { return owing_data_ | owing_change_; }
   Time silent_since(const Peer& peer) const;
   void learn(Time now, Duration gap);

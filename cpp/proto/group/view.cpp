@@ -1,5 +1,7 @@
 #include "group/view.h"
 
+#include <algorithm>
+
 namespace optireduce {
 
 const View& ViewHistory::view_of(std::uint64_t operation) const {
@@ -50,35 +52,29 @@ ChunkFate fate_in(const View& view, std::uint64_t operation, Rank owner, std::si
   return fate;
 }
 
-bool has_table_for(const View& view, std::uint64_t operation) {
-  return view.first <= operation && operation < view.cut;
-}
-
 }  // namespace
 
 // What one view made void stays void: a later table may count such packets as gone, because only ranks that
 // keep a packet report it.
 ChunkFate ViewHistory::fate(std::uint64_t operation, Rank owner, std::size_t chunk) const {
-  if (newest().serves(owner, operation)) return {};
-  std::uint64_t voided = 0;
   ChunkFate fate;
+  if (newest().serves(owner, operation) || !has(members_of(operation), owner)) return fate;
   for (const View& view : views_) {
-    const bool orphan = has(members_of(operation), owner) && !view.serves(owner, operation);
-    if (!orphan || !has_table_for(view, operation)) continue;
+    const bool in_table = view.first <= operation && operation < view.cut;
+    if (!in_table || view.serves(owner, operation)) continue;
+    const std::uint64_t voided = fate.voided;
     fate = fate_in(view, operation, owner, chunk);
-    voided |= fate.voided;
+    fate.voided |= voided;
   }
-  fate.voided = voided;
-  fate.passed &= ~voided;
-  fate.gone &= ~voided;
+  fate.passed &= ~fate.voided;
+  fate.gone &= ~fate.voided;
   return fate;
 }
 
 const View* ViewHistory::failed_by(std::uint64_t operation, bool exact) const {
-  for (const View& view : views_) {
-    if (view.fails(operation, exact)) return &view;
-  }
-  return nullptr;
+  const auto found =
+      std::ranges::find_if(views_, [&](const View& view) { return view.fails(operation, exact); });
+  return found == views_.end() ? nullptr : &*found;
 }
 
 }  // namespace optireduce

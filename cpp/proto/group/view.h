@@ -27,7 +27,6 @@ class ViewHistory {
   const View& newest() const { return views_.back(); }
   /// The newest view with cut <= operation. The oldest one for operations that are forgotten.
   const View& view_of(std::uint64_t operation) const;
-  bool covers(std::uint64_t operation) const { return views_.front().cut <= operation; }
   void append(View view) { views_.push_back(std::move(view)); }
   /// Takes over the history of others; for a rank that joins.
   void replace(std::span<const View> views) { views_.assign(views.begin(), views.end()); }

@@ -4,13 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/rank_mask.h"
 #include "base/time.h"
-#include "group/admission.h"
 #include "group/agreement.h"
-#include "group/attempts.h"
 #include "group/change_plan.h"
 #include "group/membership.h"
 #include "group/next_view.h"
@@ -18,17 +17,6 @@
 #include "wire/view_messages.h"
 
 namespace optireduce {
-
-struct ViewChangeConfig {
-  std::uint32_t incarnation = 0;
-  std::size_t min_ranks = 0;             // 0: a majority of the group, without those that left cleanly
-  std::uint64_t step_operations = 1;     // until set_pace() is called, as the next
-  Duration round = Duration::millis(5);  // T_round
-  AdmissionConfig admission = {};
-  Duration farewell = Duration::millis(2000);  // a leaver tells its last view for this long at most
-  /// Who decides a tied vote. A function, so that a rendezvous store can do it instead of the lowest rank.
-  bool (*quorum)(RankMask present, RankMask members) = &is_quorum;
-};
 
 /// A view change is one round of Paxos among the members of the old view. Its first round trip collects what
 /// each member that stays holds of the owners that go. From its answer on a member is deaf to those owners,
@@ -62,7 +50,7 @@ class ViewChange {
   // What to do next.
   bool poll_message(Rank& to, ViewMessage& message) { return mail_.poll(to, message); }
   /// The view that was installed since the last call. At most one for each event or command.
-  std::optional<View> take_installed();
+  std::optional<View> take_installed() { return std::exchange(installed_, std::nullopt); }
   Time poll_timeout() const;
 
   // State.
@@ -79,14 +67,14 @@ class ViewChange {
   bool departed() const { return standing_.departed; }
   bool changing() const { return agreement_.changing(); }
   /// Decisions from these senders must not be held.
-  RankMask deaf() const { return agreement_.deaf(); }
+  RankMask deaf() const { return agreement_.deaf; }
   /// While changing no operation at or above this may be started, decided or held. Else: no limit.
-  std::uint64_t reach_end() const { return changing() ? agreement_.reach_end() : ~std::uint64_t{0}; }
+  std::uint64_t reach_end() const { return changing() ? agreement_.reach_end : ~std::uint64_t{0}; }
   std::uint64_t known() const { return standing_.known; }
   /// A change is needed, but those that I hear, or that would stay, are no quorum, or fewer than min_ranks.
-  bool too_few() const { return attempts_.too_few(); }
+  bool too_few() const { return attempts_.too_few; }
   /// The ballot and view that I voted for last in this change.
-  const std::optional<Adopt>& adopted() const { return agreement_.adopted(); }
+  const std::optional<Adopt>& adopted() const { return agreement_.adopted; }
 
  private:
   struct Standing {
@@ -98,7 +86,7 @@ class ViewChange {
     Time status = Time::never();        // of my Status
     Time farewell_end = Time::never();  // a leaver's
     RankMask untold = 0;                // who has not shown the view that I made, or left with
-    std::vector<View> farewell;         // the view that a leaver is out of
+    std::vector<View> farewell{};       // the view that a leaver is out of
   };
 
   // Messages.
@@ -107,29 +95,29 @@ class ViewChange {
   void on_adopt(Time now, Rank from, const Adopt& adopt);
   void on_status(Time now, Rank from, const Status& status);
   void on_join(Time now, Rank from, const JoinRequest& request);
-  void on_answer(const ViewMessage& message, const JoinAnswer& answer);
+  void on_answer(std::uint64_t view, const JoinAnswer& answer);
   void on_install(Time now, Rank from, const std::vector<View>& views);
 
   // The agreement.
+  State answer_to(Time now, const Propose& propose);
   void try_compute(Time now);
   void try_chosen(Time now);
   void enter(Time now, const std::vector<View>& views, bool joins);
   void go_away(Time now, const std::vector<View>& views);
 
   // When to propose, and repeats.
-  void refresh();
   WantedChange schedule(Time now);
-  JoinRequest my_request() const;
   void repeat(Time now);
   void repeat_away(Time now);
   void send_status(RankMask to, bool asks);
+  JoinRequest my_request() const;
 
-  ViewChangeConfig config_;
   Membership& membership_;
   Journal journal_;
+  std::uint32_t incarnation_;
+  std::uint64_t step_operations_ = 1;  // until set_pace() is called
   ViewMail mail_;
   Agreement agreement_;
-  Admission admission_;
   ChangePlan plan_;
   Attempts attempts_;
   Standing standing_;

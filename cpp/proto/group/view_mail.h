@@ -1,59 +1,56 @@
 // Outgoing view messages, and how often a rank is told the same thing unasked.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
+#include <functional>
+#include <map>
+#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "base/rank_mask.h"
 #include "base/time.h"
+#include "group/membership.h"
 #include "wire/view_messages.h"
 
 namespace optireduce {
 
 class ViewMail {
  public:
-  ViewMail(std::size_t ranks, std::uint32_t incarnation) : incarnation_(incarnation), last_(ranks) {}
+  /// Each message says what `membership` and `completed` say when it is sent.
+  ViewMail(std::uint32_t incarnation, const Membership& membership, std::function<std::uint64_t()> completed)
+      : incarnation_(incarnation), membership_(membership), completed_(std::move(completed)) {}
 
-  /// Everything that is sent from now on carries these.
-  void stamp(std::uint64_t view, std::uint64_t completed) {
-    view_ = view;
-    completed_ = completed;
-  }
   void send(Rank to, ViewMessage::Body body) {
-    outbox_.emplace_back(to, ViewMessage{incarnation_, view_, completed_, std::move(body)});
+    outbox_.emplace_back(to,
+                         ViewMessage{incarnation_, membership_.view().number, completed_(), std::move(body)});
   }
   void send_all(RankMask to, const ViewMessage::Body& body) {
     for_each_rank(to, [&](Rank rank) { send(rank, body); });
   }
   bool poll(Rank& to, ViewMessage& message) {
     if (outbox_.empty()) return false;
-    to = outbox_.front().first;
-    message = std::move(outbox_.front().second);
+    std::tie(to, message) = std::move(outbox_.front());
     outbox_.pop_front();
     return true;
   }
 
-  /// True once in each interval, for each rank and kind.
-  bool may_tell(Time now, Rank to, Duration interval) { return passed(now, last_[to].told, interval); }
-  bool may_ask(Time now, Rank to, Duration interval) { return passed(now, last_[to].asked, interval); }
+  /// True once in each interval, for each rank.
+  bool may_tell(Time now, Rank to, Duration interval) { return passed(now, told_, to, interval); }
+  bool may_ask(Time now, Rank to, Duration interval) { return passed(now, asked_, to, interval); }
 
  private:
-  struct Last {
-    std::optional<Time> told, asked;
-  };
-  static bool passed(Time now, std::optional<Time>& last, Duration interval) {
-    if (last && now < *last + interval) return false;
-    last = now;
+  static bool passed(Time now, std::map<Rank, Time>& last, Rank to, Duration interval) {
+    const auto [found, first] = last.try_emplace(to, now);
+    if (!first && now < found->second + interval) return false;
+    found->second = now;
     return true;
   }
 
   std::uint32_t incarnation_;
-  std::uint64_t view_ = 0, completed_ = 0;
-  std::vector<Last> last_;
+  const Membership& membership_;
+  std::function<std::uint64_t()> completed_;
+  std::map<Rank, Time> told_, asked_;
   std::deque<std::pair<Rank, ViewMessage>> outbox_;
 };
 

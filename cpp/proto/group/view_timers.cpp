@@ -13,31 +13,27 @@ Duration status_interval(const Membership& membership, Duration round) {
 
 }  // namespace
 
-void ViewChange::refresh() {
-  mail_.stamp(membership_.view().number, journal_.completed());
-  membership_.advanced(membership_.self(), journal_.completed());
-}
-
 void ViewChange::set_pace(Duration round, std::uint64_t step_operations) {
-  attempts_.set_round(round);
-  config_.step_operations = step_operations;
+  attempts_.round = std::clamp(round, Duration::micros(200), Duration::millis(1000));
+  step_operations_ = step_operations;
 }
 
 WantedChange ViewChange::schedule(Time now) {
+  membership_.advanced(membership_.self(), journal_.completed());
   if (standing_.away || membership_.fixed()) return {};
   WantedChange change;
-  if (!standing_.lost) change = plan_.wanted(now, attempts_.asked(), attempts_.thaw(), admission_);
+  if (!standing_.lost) change = plan_.wanted(now, attempts_.asked, attempts_.thaw);
   const bool reason = change.any() || changing();
-  const RankMask others = membership_.others();
-  if (attempts_.plan(now, reason, place_in(change.proposers, membership_.self()))) {
-    send_status(others, true);
-    repeats_.status = now + status_interval(membership_, attempts_.round());
+  if (!reason) attempts_.clear();
+  if (reason && attempts_.plan(now, place_in(change.proposers, membership_.self()))) {
+    send_status(membership_.others(), true);
+    repeats_.status = now + status_interval(membership_, attempts_.round);
   }
   // While there is a reason everybody is asked for its Status, so everybody owes us an answer.
-  membership_.set_owing_view_change(now, reason ? others : repeats_.untold);
+  membership_.set_owing_view_change(now, reason ? membership_.others() : repeats_.untold);
   const bool repeats = agreement_.leads() || repeats_.untold != 0 || standing_.lost;
   if (repeats != (repeats_.next != Time::never()))
-    repeats_.next = repeats ? now + attempts_.round() : Time::never();
+    repeats_.next = repeats ? now + attempts_.round : Time::never();
   const bool tells = reason || standing_.leaving || standing_.lost;
   if (tells != (repeats_.status != Time::never())) repeats_.status = tells ? now : Time::never();
   return change;
@@ -45,36 +41,33 @@ WantedChange ViewChange::schedule(Time now) {
 
 void ViewChange::handle_timeout(Time now) {
   if (membership_.fixed() || standing_.departed) return;
-  refresh();
   if (standing_.away) return repeat_away(now);
   membership_.update(now);
   const WantedChange change = schedule(now);
-  if (attempts_.due(now)) {
+  if (now >= attempts_.at) {
     const bool can = plan_.possible(change);
-    attempts_.count_attempt(can && plan_.quorum(membership_.hears()));
+    ++attempts_.count;
+    attempts_.too_few = !can || !plan_.quorum(membership_.hears());
     attempts_.postpone(now, place_in(change.proposers, membership_.self()));
     if (can && has(change.proposers, membership_.self())) propose(now, change.without, change.joiners);
   }
   if (standing_.away) return;
   if (now >= repeats_.next) repeat(now);
   if (now >= repeats_.status) {
-    send_status(membership_.others(), attempts_.at() != Time::never());
-    repeats_.status = now + status_interval(membership_, attempts_.round());
+    send_status(membership_.others(), attempts_.at != Time::never());
+    repeats_.status = now + status_interval(membership_, attempts_.round);
   }
   schedule(now);
 }
 
 void ViewChange::repeat(Time now) {
-  repeats_.next = now + attempts_.round();
+  repeats_.next = now + attempts_.round;
   mail_.send_all(repeats_.untold, views_to_tell(membership_.history(), journal_));
   if (standing_.lost && !standing_.left_behind) mail_.send_all(membership_.others(), Join{my_request()});
-  if (!agreement_.leads()) return;
-  const Propose& what = agreement_.proposal();
-  if (agreement_.value()) {
-    mail_.send_all(membership_.others() & ~agreement_.votes(), Adopt{what.ballot, *agreement_.value()});
-  } else {
-    mail_.send_all(membership_.others() & ~agreement_.answered(), what);
-  }
+  if (agreement_.votes_begun())
+    mail_.send_all(membership_.others() & ~agreement_.votes, *agreement_.adopted);
+  else if (agreement_.leads())
+    mail_.send_all(membership_.others() & ~agreement_.answered(), agreement_.proposal);
 }
 
 void ViewChange::repeat_away(Time now) {
@@ -83,22 +76,22 @@ void ViewChange::repeat_away(Time now) {
   if (standing_.leaving) {
     standing_.departed = repeats_.untold == 0 || now >= repeats_.farewell_end;
     mail_.send_all(repeats_.untold, Install{repeats_.farewell});
-    repeats_.next = now + attempts_.round();
+    repeats_.next = now + attempts_.round;
   } else {
     if (!standing_.left_behind) mail_.send_all(others, Join{my_request()});
-    repeats_.next = now + std::max(attempts_.round() * 4, Duration::millis(20));
+    repeats_.next = now + std::max(attempts_.round * 4, Duration::millis(20));
   }
   if (standing_.left_behind || standing_.departed) repeats_.next = Time::never();
 }
 
-JoinRequest ViewChange::my_request() const {
-  const std::uint64_t completed = journal_.completed();
-  return {config_.incarnation, standing_.known, completed, journal_.digest(completed)};
-}
-
 void ViewChange::send_status(RankMask to, bool asks) {
   mail_.send_all(
-      to, Status{membership_.hears(), standing_.leaving, standing_.lost, asks, agreement_.highest_round()});
+      to, Status{membership_.hears(), standing_.leaving, standing_.lost, asks, agreement_.highest_round});
+}
+
+JoinRequest ViewChange::my_request() const {
+  const std::uint64_t completed = journal_.completed();
+  return {incarnation_, standing_.known, completed, journal_.digest(completed)};
 }
 
 void ViewChange::suspect(Time now, RankMask ranks) {
@@ -110,7 +103,6 @@ void ViewChange::leave(Time now) {
   standing_.leaving = true;
   if (standing_.away) standing_.departed = true;
   membership_.mark_leaving(membership_.self());
-  refresh();
   if (!standing_.away) send_status(membership_.others(), false);
   schedule(now);
 }
@@ -119,21 +111,14 @@ void ViewChange::mark_lost(Time now) {
   standing_.lost = standing_.left_behind = true;
   membership_.mark_lost(membership_.self());
   agreement_.give_up();
-  refresh();
   send_status(membership_.others(), false);
   schedule(now);
-}
-
-std::optional<View> ViewChange::take_installed() {
-  std::optional<View> view;
-  view.swap(installed_);
-  return view;
 }
 
 Time ViewChange::poll_timeout() const {
   if (membership_.fixed() || standing_.departed) return Time::never();
   if (standing_.away) return repeats_.next;
-  return std::min({attempts_.at(), repeats_.next, repeats_.status, membership_.next_event()});
+  return std::min({attempts_.at, repeats_.next, repeats_.status, membership_.next_event()});
 }
 
 }  // namespace optireduce

@@ -22,7 +22,7 @@ class MulticastHealth {
   void on_resent(Rank peer, std::uint64_t operation, std::uint64_t packets) {
     if (operation >= peers_[peer].from) peers_[peer].resent += packets;
   }
-  /// The peer did not answer and was sent more than it had room for, or is absent: what it asks for again of
+  /// The peer did not answer and was sent more than it had room for: what it asks for again of
   /// this operation and earlier ones says nothing about the network. What it has asked for before does: a
   /// peer that nothing reaches does not answer either.
   void on_overrun(Rank peer, std::uint64_t operation) { peers_[peer].from = operation + 1; }

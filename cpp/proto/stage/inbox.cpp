@@ -8,9 +8,9 @@ namespace {
 
 constexpr int kMaxDoublings = 6;
 /// A lossy network loses requests and answers too: the first few are repeated without doubling the wait.
-constexpr int kPatientRequests = 2;
+constexpr int kRequestsBeforeDoubling = 2;
 /// A peer that was late for seconds must not wait for seconds more when its first packet after that is lost.
-constexpr Duration kMaxPatience = Duration::millis(200);
+constexpr Duration kLongestWait = Duration::millis(200);
 
 constexpr std::uint32_t kEndShare = 16;
 
@@ -69,9 +69,9 @@ Duration Inbox::silence_of(const RepairTimers& timers) const {
 
 Time Inbox::request_due(const RepairTimers& timers) const {
   if (complete()) return Time::never();
-  const int doublings = std::clamp(requests_in_vain_ - kPatientRequests, 0, kMaxDoublings);
+  const int doublings = std::clamp(requests_in_vain_ - kRequestsBeforeDoubling, 0, kMaxDoublings);
   const auto doubled = [&](Duration wait) {
-    return std::min(wait * (std::int64_t{1} << doublings), std::max(wait, kMaxPatience));
+    return std::min(wait * (std::int64_t{1} << doublings), std::max(wait, kLongestWait));
   };
   const Time silence_ends = std::max(progress_at_, requested_at_) + doubled(silence_of(timers));
   const Time retry = has_gap() ? std::min(silence_ends, requested_at_ + doubled(timers.retry)) : silence_ends;

@@ -12,7 +12,7 @@ namespace optireduce {
 
 class BufferPool;
 
-/// A counted reference to a pooled buffer. Not thread-safe: a pool and its references belong to one endpoint.
+/// A counted reference to a pooled buffer. Not thread-safe: a pool and its references belong to one group.
 class BufferRef {
  public:
   BufferRef() = default;

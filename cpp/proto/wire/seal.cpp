@@ -13,7 +13,7 @@ namespace {
 /// Hashed at once, from the stack: as many as the widest kernel takes.
 constexpr std::size_t kGroup = 16;
 
-/// What keys and numbers are derived for; each has a message of its own. A part's lane is added to Part.
+/// What keys and numbers are derived for; each has a message of its own.
 enum class Purpose : std::uint8_t { Receiver = 1, Everybody = 2, SharedNumber = 3 };
 
 std::uint64_t derive(const SipKey& session, Purpose purpose, Rank rank, std::uint8_t half) {

@@ -13,7 +13,7 @@ namespace optireduce {
 
 struct Segment {
   std::array<std::byte, kHeaderBytes> header;
-  std::span<const std::byte> payload;  // valid until the endpoint is called again
+  std::span<const std::byte> payload;  // valid until the group is called again
 
   std::size_t bytes() const { return kHeaderBytes + payload.size(); }
 };

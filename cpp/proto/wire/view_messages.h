@@ -17,8 +17,8 @@ namespace optireduce {
 struct Ballot {
   std::uint32_t round = 0;  // 0: none
   Rank rank = 0;
-
   auto operator<=>(const Ballot&) const = default;
+  static void fields(auto& codec, auto& ballot) { codec.all(ballot.round, ballot.rank); }
 };
 
 /// What a rank that wants to come back says about itself.
@@ -27,11 +27,13 @@ struct JoinRequest {
   std::uint64_t known = 0;  // highest view number that it has seen
   std::uint64_t completed = 0;
   std::uint64_t digest = 0;  // of everything below `completed`
-
   bool operator==(const JoinRequest&) const = default;
+  static void fields(auto& codec, auto& request) {
+    codec.all(request.incarnation, request.known, request.completed, request.digest);
+  }
 };
 
-enum class Verdict : std::uint8_t { Later = 0, Fits = 1, Snapshot = 2 };
+enum class Verdict : std::uint8_t { Later = 0, Fits = 1, Snapshot = 2, Last = Snapshot };
 
 /// The packets of one owner's shard that a rank holds, as one word for each chunk. A rank reports a shard
 /// only if it knows its number of packets. Packets known to be void are held and kept.
@@ -41,8 +43,12 @@ struct HeldShard {
   std::uint32_t packets = 0;        // of the whole shard
   std::vector<std::uint64_t> held;  // decision known here
   std::vector<std::uint64_t> kept;  // and it can still be sent to others
-
   bool operator==(const HeldShard&) const = default;
+  static void fields(auto& codec, auto& shard) {
+    codec.all(shard.operation, shard.owner, shard.packets);
+    codec.words(shard.held);
+    codec.words(shard.kept);
+  }
 };
 
 /// An operation that is not complete at the sender, but known to it.
@@ -50,16 +56,22 @@ struct OpenOperation {
   std::uint64_t operation = 0;
   bool exact = false;
   bool own_shard_decided = false;  // every packet of the sender's own shard; true if it owns none
-
   bool operator==(const OpenOperation&) const = default;
+  static void fields(auto& codec, auto& open) {
+    codec.all(open.operation, open.exact, open.own_shard_decided);
+  }
 };
 
 struct Propose {
   Ballot ballot;
   RankMask without = 0;
   std::vector<std::pair<Rank, JoinRequest>> joiners;
-
   bool operator==(const Propose&) const = default;
+  static void fields(auto& codec, auto& propose) {
+    codec.all(propose.ballot);
+    codec.masks(propose.without);
+    codec.all(propose.joiners);
+  }
 };
 
 struct State {
@@ -71,46 +83,53 @@ struct State {
   std::vector<HeldShard> held;
   std::vector<OpenOperation> open;
   std::vector<std::pair<Rank, Verdict>> verdicts;
-
   bool operator==(const State&) const = default;
+  static void fields(auto& codec, auto& state) {
+    codec.all(state.ballot, state.adopted_ballot, state.adopted, state.completed, state.floor);
+    codec.all(state.reach_end, state.held, state.open, state.verdicts);
+  }
 };
 
 struct Adopt {
   Ballot ballot;
   View view;
-
   bool operator==(const Adopt&) const = default;
+  static void fields(auto& codec, auto& adopt) { codec.all(adopt.ballot, adopt.view); }
 };
 
 struct Adopted {
   Ballot ballot;
-
   bool operator==(const Adopted&) const = default;
+  static void fields(auto& codec, auto& adopted) { codec.all(adopted.ballot); }
 };
 
 /// A view that was chosen, the newest last, with older ones that a rank which joins needs.
 struct Install {
   std::vector<View> views;
-
   bool operator==(const Install&) const = default;
+  static void fields(auto& codec, auto& install) {
+    codec.all(install.views);
+    codec.require(follow_each_other(install.views));
+  }
 };
 
 /// Asks for the receiver's view.
 struct Query {
   bool operator==(const Query&) const = default;
+  static void fields(auto&, auto&) {}
 };
 
 struct Join {
   JoinRequest request;
-
   bool operator==(const Join&) const = default;
+  static void fields(auto& codec, auto& join) { codec.all(join.request); }
 };
 
 struct JoinAnswer {
   JoinRequest request;  // that it answers
   Verdict verdict = Verdict::Later;
-
   bool operator==(const JoinAnswer&) const = default;
+  static void fields(auto& codec, auto& answer) { codec.all(answer.request, answer.verdict); }
 };
 
 /// Whom the sender hears, and whether it leaves (this is the goodbye) or is lost.
@@ -120,8 +139,11 @@ struct Status {
   bool lost = false;
   bool asks = false;        // the receiver shall answer with its own
   std::uint32_t round = 0;  // highest ballot seen: a proposer that is behind must go above it
-
   bool operator==(const Status&) const = default;
+  static void fields(auto& codec, auto& status) {
+    codec.masks(status.hears);
+    codec.all(status.leaving, status.lost, status.asks, status.round);
+  }
 };
 
 struct ViewMessage {
@@ -131,7 +153,6 @@ struct ViewMessage {
   std::uint64_t view = 0;         // the sender's view number
   std::uint64_t completed = 0;    // the sender's
   Body body;
-
   bool operator==(const ViewMessage&) const = default;
 };
 
@@ -157,8 +178,6 @@ class PieceCollector {
   std::optional<std::vector<std::byte>> add(std::span<const std::byte> piece);
 
  private:
-  void begin_message(std::uint64_t id, std::size_t count, std::size_t total_bytes);
-
   std::optional<std::uint64_t> id_;  // of the newest message in several pieces
   std::size_t missing_ = 0;          // 0: nothing under way
   std::vector<bool> present_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,8 +19,10 @@ struct RankRecord {
   std::uint32_t incarnation = 0;
   std::uint64_t completed = 0;  // of a rank that joins with this view: how far it is,
   std::uint64_t digest = 0;     // and the digest of what it has completed
-
   bool operator==(const RankRecord&) const = default;
+  static void fields(auto& codec, auto& record) {
+    codec.all(record.since, record.changed_at, record.incarnation, record.completed, record.digest);
+  }
 };
 
 /// The shard of an owner that no longer serves the operation. A word has one bit for each packet of a chunk
@@ -33,8 +34,14 @@ struct OrphanShard {
   RankMask holders = 0;               // members that keep something of this shard
   std::vector<std::uint64_t> passed;  // by chunk: a member keeps the decision; ask the holders
   std::vector<std::uint64_t> gone;    // by chunk: decided, but no member keeps it; who lacks it is lost
-
   bool operator==(const OrphanShard&) const = default;
+  std::pair<std::uint64_t, Rank> key() const { return {operation, owner}; }
+  static void fields(auto& codec, auto& shard) {
+    codec.all(shard.operation, shard.owner, shard.rest_gone);
+    codec.masks(shard.holders);
+    codec.words(shard.passed);
+    codec.words(shard.gone);
+  }
 };
 
 struct View {
@@ -49,49 +56,42 @@ struct View {
   std::vector<RankRecord> ranks;      // by rank, all ranks of the group
   std::vector<OrphanShard> orphans;   // ordered by operation and owner; shards that are all void are left out
   std::vector<std::uint64_t> failed;  // operations that end with an error if they are exact, in order
-
   bool operator==(const View&) const = default;
+  static void fields(auto& codec, auto& view) {
+    codec.all(view.number);
+    codec.masks(view.members, view.joined, view.removed);
+    codec.all(view.cut, view.base, view.stable, view.first, view.ranks, view.orphans, view.failed);
+    codec.require(codec.fits_group(view.ranks.size()) && view.is_sound());
+  }
+
   /// The view that a group begins with. Groups above 64 ranks have an empty mask and never change it.
-  static View initial(std::size_t size, std::span<const std::uint32_t> incarnations = {});
+  static View initial(std::size_t size);
   bool contains(Rank rank) const { return ranks.size() > kMaskRanks || has(members, rank); }
   /// Whether the rank owns and contributes in this operation, judged by the newest view.
   bool serves(Rank rank, std::uint64_t operation) const {
     return rank < ranks.size() && contains(rank) && ranks[rank].since <= operation;
   }
-  bool fails(std::uint64_t operation, bool exact) const;
+  bool fails(std::uint64_t operation, bool exact) const {
+    return exact && std::ranges::binary_search(failed, operation);
+  }
   const OrphanShard* orphan(std::uint64_t operation, Rank owner) const;
+  /// What a peer's view must be before it is used.
+  bool is_sound() const;
 };
 
-/// The view number with these low bits (a header carries 16) that is nearest to mine.
-constexpr std::uint64_t nearest_number(std::uint16_t low, std::uint64_t mine) {
-  const auto distance =
-      static_cast<std::int16_t>(static_cast<std::uint16_t>(low - static_cast<std::uint16_t>(mine)));
-  if (distance < 0 && mine < static_cast<std::uint64_t>(-static_cast<std::int64_t>(distance))) return low;
-  return mine + static_cast<std::uint64_t>(static_cast<std::int64_t>(distance));
-}
+/// Each view has the next number, and cuts never fall. Never empty.
+bool follow_each_other(const std::vector<View>& views);
 
-inline View View::initial(std::size_t size, std::span<const std::uint32_t> incarnations) {
+inline View View::initial(std::size_t size) {
   View view;
   view.members = size > kMaskRanks ? 0 : first_ranks(size);
   view.ranks.resize(size);
-  for (std::size_t rank = 0; rank < std::min(size, incarnations.size()); ++rank) {
-    view.ranks[rank].incarnation = incarnations[rank];
-  }
   return view;
 }
 
-inline bool View::fails(std::uint64_t operation, bool exact) const {
-  return exact && std::binary_search(failed.begin(), failed.end(), operation);
-}
-
 inline const OrphanShard* View::orphan(std::uint64_t operation, Rank owner) const {
-  auto before = [](const OrphanShard& shard, std::pair<std::uint64_t, Rank> key) {
-    return std::pair(shard.operation, shard.owner) < key;
-  };
-  const auto key = std::pair(operation, owner);
-  auto found = std::lower_bound(orphans.begin(), orphans.end(), key, before);
-  if (found == orphans.end() || found->operation != operation || found->owner != owner) return nullptr;
-  return &*found;
+  const auto found = std::ranges::lower_bound(orphans, std::pair(operation, owner), {}, &OrphanShard::key);
+  return found != orphans.end() && found->key() == std::pair(operation, owner) ? &*found : nullptr;
 }
 
 }  // namespace optireduce

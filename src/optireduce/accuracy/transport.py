@@ -11,9 +11,10 @@ import numpy.typing as npt
 from .. import _core
 from ..buffers import Buffer
 from ..dtypes import DTYPES
-from ..hadamard import Encoded, WireBuffers
-from ..simulation import ForcedLoss, Link, Network, Operation, Port, Simulation
-from ..wire import IdleBuffers, Lost, Wire, lost_values, travelling
+from ..experiments.simulated_network import ForcedLoss, Link, Network, Port
+from ..experiments.simulation import Operation, Simulation
+from ..hadamard import Encoded
+from ..wire import IdleBuffers, Lost, Travelling, Wire, lost_values, travelling
 from .strategies import Hopeless, Loss, Strategy
 
 _EXCLUDE_AT_MOST = 0.5  # the loss is forced: longer deadlines would not bring what is missing
@@ -59,7 +60,7 @@ class Lossy:
     def __init__(self, strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, seed: int) -> None:
         self._strategy, self._seed, self._ranks = strategy, seed, ranks
         self._simulation = Simulation(_network(strategy, loss, self._ranks, payload_bytes, seed))
-        self._wires, self._idle = WireBuffers(), IdleBuffers()
+        self._idle = IdleBuffers()
         self._lost_shares: list[float] = []
 
     def average(self, gradients: Rows, step: int) -> None:
@@ -80,11 +81,7 @@ class Lossy:
     def _average_encoded(self, gradients: Rows, seed: int, step: int) -> list[_core.Report]:
         """As coefficients of a Hadamard transform; the signs must be others in every step."""
         elements = gradients.shape[1]
-        wires = [self._wires.get(rank, elements) for rank in range(self._ranks)]
-        encoded = [
-            Encoded(row.ctypes.data, elements, _FLOAT32, seed, wire)
-            for row, wire in zip(gradients, wires, strict=True)
-        ]
+        encoded = [Encoded(row.ctypes.data, elements, _FLOAT32, seed, self._idle) for row in gradients]
         reports, lost = self._mean([on_the_way.wire.numpy() for on_the_way in encoded], seed, step)
         for on_the_way, lost_here in zip(encoded, lost, strict=True):
             on_the_way.decode(lost_here)
@@ -104,12 +101,12 @@ class Lossy:
             for rank, row in enumerate(arrays)
         ]
         for form in forms:
-            form.narrow()
+            _narrow(form)
         buffers = [Buffer(form.pointer, form.elements, form.dtype, form, None) for form in forms]
         reports = self._run(buffers, step)
         lost = [lost_values(report, form) for report, form in zip(reports, forms, strict=True)]
         for form in forms:
-            form.widen()
+            _widen(form)
             form.release()
         return reports, lost
 
@@ -152,6 +149,22 @@ def _network(strategy: Strategy, loss: Loss, ranks: int, payload_bytes: int, see
         exclude_at_most=_EXCLUDE_AT_MOST,
         shuffle=strategy.shuffle,
     )
+
+
+def _narrow(form: Travelling) -> None:
+    """Round the values, as the engine does when it sends them."""
+    if form.dtype == DTYPES["bfloat16"]:
+        _core.bfloat16_encode(form.wide, form.values, form.pointer)
+    elif form.wide:
+        _core.int8_encode(form.wide, form.values, form.seed, form.pointer)
+
+
+def _widen(form: Travelling) -> None:
+    """Write the result back to the values."""
+    if form.dtype == DTYPES["bfloat16"]:
+        _core.bfloat16_decode(form.pointer, form.values, form.wide)
+    elif form.wide:
+        _core.int8_decode(form.pointer, form.values, form.wide)
 
 
 def _hopeless(strategy: Strategy, loss: Loss) -> Hopeless:

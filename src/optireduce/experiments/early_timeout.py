@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -12,9 +11,9 @@ from ..page.figure import Figure
 from ..page.parts import Rows, Verdict
 from .sim_bursts import Neighbour
 from .sim_environment import RANKS, Environment
-from .sim_loop import Loop, run_loop
+from .sim_loop import Loop
 from .sim_numbers import Summary, spread_series, summary
-from .sim_repeats import Repeats
+from .sim_repeats import RepeatPlan, Repeats
 from .study import Advance, Findings, Settings, Study
 
 _PAPER_MINUTES = (130, 112)  # VGG-19 without and with it, both at 0.02 % loss
@@ -29,25 +28,13 @@ _ENVIRONMENTS = (
 )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    environments: Sequence[Environment]
-    seeds: int
-    loop: Loop
-
-    @property
-    def units(self) -> float:
-        """Operations."""
-        return float(len(self.environments) * self.seeds * self.loop.operations)
-
-
-def _plan(settings: Settings) -> _Plan:
+def _plan(settings: Settings) -> RepeatPlan:
     if settings.quick:
         loop = Loop(measured=6, settling=24, elements=64 * 1024, compute_seconds=0.1)
-        return _Plan(_ENVIRONMENTS[:1], settings.seeds or 1, loop)
+        return RepeatPlan(_ENVIRONMENTS[:1], settings.seeds or 1, loop)
     # x starts at 0.5 and loses 3 % with each operation: after 100 it has settled.
     loop = Loop(measured=100, settling=100, elements=512 * 1024, compute_seconds=0.1)
-    return _Plan(_ENVIRONMENTS, settings.seeds or 3, loop)
+    return RepeatPlan(_ENVIRONMENTS, settings.seeds or 3, loop)
 
 
 @dataclass(frozen=True)
@@ -74,15 +61,12 @@ def run(settings: Settings, advance: Advance) -> Findings:
     return _findings(plan, [_cell(plan, environment, advance) for environment in plan.environments])
 
 
-def _cell(plan: _Plan, environment: Environment, advance: Advance) -> Cell:
-    runs = []
-    for seed in range(plan.seeds):
-        network = environment.network(seed, delivery="best-effort", shuffle=False)
-        runs.append(run_loop(network, plan.loop, partial(advance, f"{environment.name}, seed {seed}")))
-    return Cell(environment.name, Repeats(runs))
+def _cell(plan: RepeatPlan, environment: Environment, advance: Advance) -> Cell:
+    name = environment.name
+    return Cell(name, plan.repeats(environment, name, advance, delivery="best-effort", shuffle=False))
 
 
-def _findings(plan: _Plan, cells: Sequence[Cell]) -> Findings:
+def _findings(plan: RepeatPlan, cells: Sequence[Cell]) -> Findings:
     return Findings(
         tables=[_table(cells)],
         figures=[_figure(plan, cells)],
@@ -127,9 +111,9 @@ def _row(cell: Cell) -> list[str]:
     found = cell.repeats
     return [
         cell.environment,
-        _milliseconds(found.seconds),
-        _milliseconds(found.p99),
-        _milliseconds(found.without_early),
+        found.seconds.as_milliseconds,
+        found.p99.as_milliseconds,
+        found.without_early.as_milliseconds,
         f"{cell.saves.mean:+.1%} ± {cell.saves.spread:.1%}",
         f"{found.early_share:.0%}",
         f"{found.lost.mean:.3%}",
@@ -137,11 +121,7 @@ def _row(cell: Cell) -> list[str]:
     ]
 
 
-def _milliseconds(found: Summary) -> str:
-    return f"{found.mean * 1e3:.1f} ± {found.spread * 1e3:.1f}"
-
-
-def _figure(plan: _Plan, cells: Sequence[Cell]) -> Figure:
+def _figure(plan: RepeatPlan, cells: Sequence[Cell]) -> Figure:
     places = list(range(len(cells)))
     return Figure(
         "early-timeout",
@@ -154,8 +134,7 @@ def _figure(plan: _Plan, cells: Sequence[Cell]) -> Figure:
         ],
         kind="bars",
         categories=[cell.environment for cell in cells],
-        caption=f"{RANKS} ranks, {plan.loop.elements * 4 / 2**20:g} MiB, virtual time; mean and standard "
-        f"deviation of {plan.seeds} seeds of {plan.loop.measured} operations.",
+        caption=plan.caption,
     )
 
 
@@ -173,6 +152,6 @@ STUDY = Study(
     question="The papers' early timeout takes VGG-19 from 130 to 112 minutes at the same 0.02 % loss. Here "
     "their transport runs in virtual time, and its times are compared with those of its deadlines.",
     needs_lab=False,
-    units=lambda settings: _plan(settings).units,
+    units=lambda settings: _plan(settings).operations,
     run=run,
 )

@@ -10,8 +10,8 @@ from statistics import fmean
 from ..grid import rows_for
 from ..page.figure import Figure, Series
 from ..page.parts import Rows, Verdict
-from ..simulated_network import Link, Network, Port
 from .sim_loop import Loop, Measured, run_loop
+from .simulated_network import Link, Network, Port
 from .study import Advance, Findings, Settings, Study
 
 _CLAIMED_AT = 256

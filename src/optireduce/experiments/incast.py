@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from statistics import fmean
 
 from ..page.figure import Figure, Series
 from ..page.parts import Rows, Verdict
 from .sim_bursts import Neighbour
 from .sim_environment import RANKS, Environment
-from .sim_loop import Loop, run_loop
+from .sim_loop import Loop
 from .sim_numbers import spread_series
-from .sim_repeats import Repeats
+from .sim_repeats import RepeatPlan, Repeats
 from .study import Advance, Findings, Settings, Study
 
 _PAPER_SAVES = 0.21  # of the average latency
@@ -38,24 +37,12 @@ _ENVIRONMENTS = (
 )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    environments: Sequence[Environment]
-    seeds: int
-    loop: Loop
-
-    @property
-    def units(self) -> float:
-        """Operations."""
-        return float(len(self.environments) * len(_WINDOWS) * self.seeds * self.loop.operations)
-
-
-def _plan(settings: Settings) -> _Plan:
+def _plan(settings: Settings) -> RepeatPlan:
     if settings.quick:
         loop = Loop(measured=6, settling=24, elements=64 * 1024, compute_seconds=0.05)
-        return _Plan(_ENVIRONMENTS[2:], settings.seeds or 1, loop)
+        return RepeatPlan(_ENVIRONMENTS[2:], settings.seeds or 1, loop)
     loop = Loop(measured=100, settling=40, elements=512 * 1024, compute_seconds=0.1)
-    return _Plan(_ENVIRONMENTS, settings.seeds or 3, loop)
+    return RepeatPlan(_ENVIRONMENTS, settings.seeds or 3, loop)
 
 
 @dataclass(frozen=True)
@@ -76,13 +63,10 @@ def run(settings: Settings, advance: Advance) -> Findings:
     return _findings(plan, cells)
 
 
-def _cell(plan: _Plan, environment: Environment, incast: str, advance: Advance) -> Cell:
-    runs = []
-    for seed in range(plan.seeds):
-        network = environment.network(seed, window_bytes=_WINDOWS[incast])
-        note = f"{environment.name}, incast {incast}, seed {seed}"
-        runs.append(run_loop(network, plan.loop, partial(advance, note)))
-    return Cell(environment.name, incast, Repeats(runs))
+def _cell(plan: RepeatPlan, environment: Environment, incast: str, advance: Advance) -> Cell:
+    note = f"{environment.name}, incast {incast}"
+    repeats = plan.repeats(environment, note, advance, window_bytes=_WINDOWS[incast])
+    return Cell(environment.name, incast, repeats)
 
 
 def saved(cells: Sequence[Cell], environment: str, against: str) -> float:
@@ -91,7 +75,7 @@ def saved(cells: Sequence[Cell], environment: str, against: str) -> float:
     return 1 - times[_DYNAMIC] / times[against]
 
 
-def _findings(plan: _Plan, cells: Sequence[Cell]) -> Findings:
+def _findings(plan: RepeatPlan, cells: Sequence[Cell]) -> Findings:
     return Findings(
         tables=[_table(cells)],
         figures=[_figure(plan, cells, "mean"), _figure(plan, cells, "p99")],
@@ -112,7 +96,7 @@ def _findings(plan: _Plan, cells: Sequence[Cell]) -> Findings:
     )
 
 
-def _verdict(plan: _Plan, cells: Sequence[Cell]) -> Verdict:
+def _verdict(plan: RepeatPlan, cells: Sequence[Cell]) -> Verdict:
     savings = {place.name: saved(cells, place.name, _ONE) for place in plan.environments}
     mean = fmean(savings.values())
     return Verdict(
@@ -138,15 +122,15 @@ def _row(cells: Sequence[Cell], cell: Cell) -> list[str]:
     return [
         cell.environment,
         cell.incast,
-        f"{cell.repeats.seconds.mean * 1e3:.1f} ± {cell.repeats.seconds.spread * 1e3:.1f}",
-        f"{cell.repeats.p99.mean * 1e3:.1f} ± {cell.repeats.p99.spread * 1e3:.1f}",
+        cell.repeats.seconds.as_milliseconds,
+        cell.repeats.p99.as_milliseconds,
         f"{cell.repeats.lost.mean:.3%} ± {cell.repeats.lost.spread:.3%}",
         f"{cell.repeats.incast:.2f}",
         f"{saved(cells, cell.environment, cell.incast):+.1%}" if fixed else "",
     ]
 
 
-def _figure(plan: _Plan, cells: Sequence[Cell], what: str) -> Figure:
+def _figure(plan: RepeatPlan, cells: Sequence[Cell], what: str) -> Figure:
     names = [place.name for place in plan.environments]
     return Figure(
         f"incast-{what}",
@@ -156,8 +140,7 @@ def _figure(plan: _Plan, cells: Sequence[Cell], what: str) -> Figure:
         [_series(cells, incast, what) for incast in _WINDOWS],
         kind="bars",
         categories=names,
-        caption=f"{RANKS} ranks, {plan.loop.elements * 4 / 2**20:g} MiB, virtual time; mean and standard "
-        f"deviation of {plan.seeds} seeds of {plan.loop.measured} operations.",
+        caption=plan.caption,
     )
 
 
@@ -173,6 +156,6 @@ STUDY = Study(
     question="The papers' dynamic incast lowers average latency by about 21 %. Here receivers take a fixed "
     "number of senders' windows or adapt it, in quiet and bursty networks in virtual time.",
     needs_lab=False,
-    units=lambda settings: _plan(settings).units,
+    units=lambda settings: len(_WINDOWS) * _plan(settings).operations,
     run=run,
 )

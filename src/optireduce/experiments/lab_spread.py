@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..quantiles import percentile
+from ..page.quantiles import percentile
 from ..trials.allreduce.comparison import Comparison
 
 _DRAWS = 1_000

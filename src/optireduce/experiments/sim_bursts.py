@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..simulated_network import Background
+from .simulated_network import Background
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..simulated_network import Link, Network, Port
 from .sim_bursts import Neighbour
+from .simulated_network import Link, Network, Port
 
 RANKS = 8
 _BURSTS_SECONDS = 600.0  # more than any loop takes; run_loop checks it

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..simulation import Network, Operation, Simulation
+from .simulated_network import Network
+from .simulation import Operation, Simulation
 
 _AT_ONCE = 20  # operations that are handed over together; in between all ranks wait for each other
 _ENDS = ("complete", "early", "deadline")

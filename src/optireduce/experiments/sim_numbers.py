@@ -34,6 +34,11 @@ class Summary:
         """The standard error of the mean; 0 for a single value."""
         return self.spread / sqrt(self.count)
 
+    @property
+    def as_milliseconds(self) -> str:
+        """Of seconds, for a table."""
+        return f"{self.mean * 1e3:.1f} ± {self.spread * 1e3:.1f}"
+
 
 def summary(values: Sequence[float]) -> Summary:
     """Of at least one value."""

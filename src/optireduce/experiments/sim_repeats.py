@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
+from typing import Any
 
-from ..quantiles import percentile
-from .sim_loop import Measured
+from ..page.quantiles import percentile
+from .sim_environment import RANKS, Environment
+from .sim_loop import Loop, Measured, run_loop
 from .sim_numbers import Summary, summary
+from .study import Advance
 
 
 @dataclass(frozen=True)
@@ -52,3 +56,36 @@ class Repeats:
     def incast(self) -> float:
         """How many senders receivers said they take, on average."""
         return fmean(fmean(run.incast) for run in self.runs)
+
+
+@dataclass(frozen=True)
+class RepeatPlan:
+    """A loop that runs in several networks, with several seeds in each."""
+
+    environments: Sequence[Environment]
+    seeds: int
+    loop: Loop
+
+    @property
+    def operations(self) -> float:
+        """All of them."""
+        return float(len(self.environments) * self.seeds * self.loop.operations)
+
+    @property
+    def caption(self) -> str:
+        """What a figure of means and spreads shows."""
+        return (
+            f"{RANKS} ranks, {self.loop.elements * 4 / 2**20:g} MiB, virtual time; mean and standard "
+            f"deviation of {self.seeds} seeds of {self.loop.measured} operations."
+        )
+
+    def repeats(self, environment: Environment, note: str, advance: Advance, **protocol: Any) -> Repeats:
+        """The runs in one network, with settings of the protocol."""
+        return Repeats(
+            [
+                run_loop(
+                    environment.network(seed, **protocol), self.loop, partial(advance, f"{note}, seed {seed}")
+                )
+                for seed in range(self.seeds)
+            ]
+        )

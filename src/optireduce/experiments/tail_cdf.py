@@ -10,7 +10,7 @@ from typing import Any
 from ..lab import Lab
 from ..page.figure import Figure, cdf
 from ..page.parts import Rows, Verdict
-from ..quantiles import percentile
+from ..page.quantiles import percentile
 from ..trials.allreduce.comparison import Comparison, Figures, figures
 from ..trials.allreduce.plan import GLOO, OURS, PAPERS, SYSTEMS, TAR_TCP
 from .lab_runs import BLOCK, RATE, Network

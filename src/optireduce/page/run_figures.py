@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ..quantiles import percentile
 from . import words
 from .figure import Figure, Series, cdf
+from .quantiles import percentile
 from .run_summary import waited_seconds
 from .runs import Run, StepColumns
 from .statistics import Bin, bins, known, mean, mean_by_step, step_durations

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..quantiles import percentile
 from . import words
 from .parts import Rows
+from .quantiles import percentile
 from .runs import Run
 from .statistics import known, mean, mean_by_step, step_durations
 

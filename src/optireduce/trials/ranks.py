@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +48,7 @@ class Ranks:
         python: str = sys.executable,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="optireduce-ranks-")
+        self._ready: set[int] = set()
         self._at_gate: set[int] = set()
         self._gate_closed = True
         self._buffers = [b""] * len(seats)
@@ -86,15 +87,18 @@ class Ranks:
                 pipe.close()
         self._folder.cleanup()
 
-    def open_gate(self) -> None:
-        """From now on ranks at the gate go on as soon as all are there."""
-        self._gate_closed = False
-        self._let_pass()
-
     def records(
-        self, tick_seconds: float = 1.0, expected_dead: AbstractSet[int] = frozenset()
+        self,
+        tick_seconds: float = 1.0,
+        expected_dead: AbstractSet[int] = frozenset(),
+        *,
+        begin: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[int, Record] | None]:
-        """What ranks tell, as it comes; None at least every ``tick_seconds``. Ends when all are done."""
+        """What ranks tell, as it comes; None at least every ``tick_seconds``. Ends when all are done.
+
+        ``begin`` is called when all ranks are ready. From then on ranks at the gate go on as soon as all are
+        there.
+        """
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self.processes):
                 assert process.stdout is not None
@@ -105,7 +109,7 @@ class Ranks:
                     heard = time.monotonic()
                     read = os.read(key.fd, 1 << 16)
                     if read:
-                        yield from self._lines(key.data, read)
+                        yield from self._lines(key.data, read, begin)
                     else:
                         selector.unregister(key.fileobj)
                         self._check_end(key.data, expected_dead)
@@ -113,15 +117,21 @@ class Ranks:
                     raise RankFailed(f"no rank told anything for {_SILENCE_SECONDS:.0f} s")
                 yield None
 
-    def _lines(self, rank: int, read: bytes) -> Iterator[tuple[int, Record]]:
+    def _lines(self, rank: int, read: bytes, begin: Callable[[], None]) -> Iterator[tuple[int, Record]]:
         *lines, self._buffers[rank] = (self._buffers[rank] + read).split(b"\n")
         for line in lines:
             record = json.loads(line)
             if record["kind"] == "gate":
                 self._at_gate.add(rank)
                 self._let_pass()
-            else:
-                yield rank, record
+                continue
+            if record["kind"] == "ready":
+                self._ready.add(rank)
+                if len(self._ready) == len(self.processes):
+                    begin()
+                    self._gate_closed = False
+                    self._let_pass()
+            yield rank, record
 
     def _let_pass(self) -> None:
         if self._gate_closed or not self._at_gate or self._living - self._at_gate:

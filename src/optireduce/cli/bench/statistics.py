@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ...quantiles import percentile
+from ...page.quantiles import percentile
 from .plan import Block, Verified
 
 GB = 1e9

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ...lab import Lab
-from ...quantiles import percentile
+from ...page.quantiles import percentile
 from ..cpu import CpuMeter, CpuUse
 from ..places import Shared
 from ..ranks import Ranks, Record
@@ -143,19 +143,14 @@ def compare(
     """Run the plan. ``disturb`` is called when all groups have formed; ``advance(note, operations)`` as the
     run proceeds."""
     found = Comparison({system.name: Measured([[] for _ in range(plan.ranks)]) for system in plan.systems})
-    ready, rank_seconds, meter = 0, 0.0, CpuMeter()
+    rank_seconds, meter = 0.0, CpuMeter()
     place = Shared(lab, plan.per_host)
     with Ranks(place, RANK_MODULE, seats(lab, plan), mpi=plan.needs_mpi) as ranks:
-        for told in ranks.records():
+        for told in ranks.records(begin=disturb):
             if told is None:
                 continue
             rank, record = told
-            if record["kind"] == "ready":
-                ready += 1
-                if ready == plan.ranks:
-                    disturb()
-                    ranks.open_gate()
-            elif record["kind"] == "warm":
+            if record["kind"] == "warm":
                 meter = CpuMeter()
             elif record["kind"] == "cpu":
                 rank_seconds += record["seconds"]

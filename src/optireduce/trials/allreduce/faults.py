@@ -49,7 +49,6 @@ def provoke(lab: Lab, plan: Plan, *, kill: bool, advance: Callable[[str, int], N
     """Train, stop or kill the last rank after a third of its steps, and train on."""
     incident = Incident(plan.hosts - 1, [[] for _ in range(plan.hosts)])
     dead = frozenset({incident.victim} if kill else ())
-    ready = 0
     with Ranks(lab, RANK_MODULE, seats(lab, plan, faulty=True)) as ranks:
         victim = ranks.processes[incident.victim]
         for told in ranks.records(_TICK_SECONDS, dead):
@@ -59,9 +58,6 @@ def provoke(lab: Lab, plan: Plan, *, kill: bool, advance: Callable[[str, int], N
             if told is None:
                 continue
             rank, record = told
-            ready += record["kind"] == "ready"
-            if record["kind"] == "ready" and ready == plan.hosts:
-                ranks.open_gate()
             _note(incident, rank, record)
             if rank == 0 and record["kind"] == "step":
                 advance(f"step {record['step']}", 1)

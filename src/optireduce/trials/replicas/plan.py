@@ -1,11 +1,9 @@
-"""What a run is told; everything a rank has to know fits in a line of JSON. Imports no torch."""
+"""What a run is told. Imports no torch."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -40,29 +38,3 @@ class ReplicaPlan:
         late = random.random() < self.late_share and random.randrange(ranks) == rank
         nap = self.naps.get(str(step), 0.0) if rank == 0 else 0.0
         return nap + (self.late_seconds if late else 0.0)
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One rank's place in a run."""
-
-    plan: ReplicaPlan
-    rank: int
-    size: int
-    interface: str
-    folder: str  # shared by all ranks: where they meet
-
-    @property
-    def rendezvous(self) -> str:
-        """Where torch's ranks meet."""
-        return f"file://{Path(self.folder) / 'rendezvous'}"
-
-    def to_json(self) -> str:
-        """For the command line of the rank's process."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Seat:
-        """What to_json wrote."""
-        values = json.loads(text)
-        return cls(plan=ReplicaPlan(**values.pop("plan")), **values)

@@ -9,25 +9,24 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ... import attach
 from ...comm_hook import Session
 from ...config import Config
+from ..gloo import join_gloo
+from ..seat import Seat
 from ..stream import missing_share
 from ..training.data import load_text, sample_batch
 from ..training.model import ByteTransformer, ModelConfig
 from ..voice import Voice
-from .plan import GLOO, ReplicaPlan, Seat
+from .plan import GLOO, ReplicaPlan
 
-_TIMEOUT = timedelta(seconds=120)
 _OPERATION_SECONDS = 60.0
 _BATCH = 2
 
@@ -80,7 +79,7 @@ def digest(model: nn.Module, optimizers: Optimizers) -> str:
     return found.hexdigest()
 
 
-def train(seat: Seat, voice: Voice) -> None:
+def train(seat: Seat[ReplicaPlan], voice: Voice) -> None:
     """All steps, then a flush."""
     plan = seat.plan
     torch.manual_seed(plan.seed)
@@ -121,7 +120,7 @@ def _update(optimizers: Optimizers) -> None:
         optimizer.zero_grad()
 
 
-def _config(seat: Seat) -> Config:
+def _config(seat: Seat[ReplicaPlan]) -> Config:
     settings: dict[str, Any] = {"interface": seat.interface, "timeout_seconds": _OPERATION_SECONDS}
     return Config(**settings | dict(seat.plan.settings))
 
@@ -145,13 +144,9 @@ def _tell_failure(voice: Voice, step: int, begin: float, error: Exception) -> No
 
 def main() -> None:
     """Join, train, leave."""
-    seat = Seat.from_json(sys.argv[1])
-    os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
-    torch.set_num_threads(1)
+    seat = Seat.from_json(sys.argv[1], ReplicaPlan)
     voice = Voice()
-    dist.init_process_group(
-        "gloo", init_method=seat.rendezvous, rank=seat.rank, world_size=seat.size, timeout=_TIMEOUT
-    )
+    join_gloo(seat.rank, seat.size, seat.interface, seat.folder)
     train(seat, voice)
     voice.tell("done")
     sys.stdout.flush()

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from ..places import Place
 from ..ranks import Ranks
+from ..seat import seats
 from .outcome import RankStory, Run
-from .plan import RANK_MODULE, ReplicaPlan, Seat
+from .plan import RANK_MODULE, ReplicaPlan
 
 _TICK_SECONDS = 0.02
 
@@ -38,32 +39,25 @@ def run_replicas(
     advance: Callable[[int], None] = lambda step: None,
 ) -> Run:
     """Train. ``begin`` is called when all ranks are ready, ``advance`` with each step of rank 0."""
-    size = len(place.addresses)
-    run = Run(plan.steps, [RankStory(rank) for rank in range(size)])
+    run = Run(plan.steps, [RankStory(rank) for rank in range(len(place.addresses))])
     waiting, due = list(events), list[tuple[float, Event]]()
-    ready = 0
-    with tempfile.TemporaryDirectory(prefix="optireduce-replicas-") as folder:
-        seats = [Seat(plan, rank, size, place.interface, folder).to_json() for rank in range(size)]
-        with Ranks(place, RANK_MODULE, seats) as ranks:
-            for told in ranks.records(_TICK_SECONDS, may_die):
-                due = _act(due, ranks, run)
-                if told is None:
-                    continue
-                rank, record = told
-                ready += record["kind"] == "ready"
-                if record["kind"] == "ready" and ready == size:
-                    begin()
-                    ranks.open_gate()
-                run.ranks[rank].note(record)
-                if rank == 0 and record["kind"] == "step":
-                    advance(record["step"])
-                    now = time.monotonic()
-                    due += [
-                        (now + event.after_seconds, event)
-                        for event in waiting
-                        if event.step <= record["step"]
-                    ]
-                    waiting = [event for event in waiting if event.step > record["step"]]
+    with (
+        tempfile.TemporaryDirectory(prefix="optireduce-replicas-") as folder,
+        Ranks(place, RANK_MODULE, seats(plan, place, folder)) as ranks,
+    ):
+        for told in ranks.records(_TICK_SECONDS, may_die, begin=begin):
+            due = _act(due, ranks, run)
+            if told is None:
+                continue
+            rank, record = told
+            run.ranks[rank].note(record)
+            if rank == 0 and record["kind"] == "step":
+                advance(record["step"])
+                now = time.monotonic()
+                due += [
+                    (now + event.after_seconds, event) for event in waiting if event.step <= record["step"]
+                ]
+                waiting = [event for event in waiting if event.step > record["step"]]
     return run
 
 

@@ -51,22 +51,17 @@ def run_flood(
     """For the length of a chapter of the plan."""
     outcome, turns = FloodOutcome(), _Turns(lab, packets_per_second)
     times: list[tuple[float, float]] = []
-    ready, began, leaving = 0, None, False  # began: when all ranks were ready
+    leaving = False
     with Ranks(lab, RANK_MODULE, seats(plan, lab.addresses, lab.interface)) as ranks:
-        for told in ranks.records(_TICK_SECONDS):
-            if began is not None and not leaving:
-                passed = time.monotonic() - began
+        for told in ranks.records(_TICK_SECONDS, begin=turns.begin):
+            if turns.began is not None and not leaving:
+                passed = time.monotonic() - turns.began
                 turns.follow(passed, plan.chapter_seconds)
                 advance("flood" if turns.flooding else "quiet", passed)
             if told is None:
                 continue
             record = told[1]
             leaving = leaving or record["kind"] in ("ended", "ledger", "tally")  # its ports are closed soon
-            ready += record["kind"] == "ready"
-            if began is None and ready == plan.hosts:
-                began = time.monotonic()
-                turns.begin_at(began + _WARM_SECONDS)
-                ranks.open_gate()
             _note(outcome, *told, times)
     turns.sort(times, outcome)
     return outcome
@@ -91,13 +86,15 @@ class _Turns:
     def __init__(self, lab: Lab, packets_per_second: int) -> None:
         self._lab, self._packets_per_second = lab, packets_per_second
         self._turns: list[tuple[float, float, bool]] = []  # begin, end, whether flooded
+        self.began: float | None = None  # when all ranks were ready
         self._since = 0.0
         self._refused = self._before = 0
         self.flooding = False
 
-    def begin_at(self, moment: float) -> None:
-        """What was before does not count."""
-        self._since = moment
+    def begin(self) -> None:
+        """All ranks are ready. The first seconds do not count."""
+        self.began = time.monotonic()
+        self._since = self.began + _WARM_SECONDS
 
     def follow(self, passed: float, whole: float) -> None:
         """Change over when it is time to; quiet at both ends."""

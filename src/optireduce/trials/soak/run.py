@@ -44,7 +44,6 @@ class _Telling:
         stories = [RankStory(rank, plan.noise_bytes) for rank in range(plan.hosts)]
         self._chapter = Chapter(last.name, plan.hosts - 1, stories, kind=kind.name)
         self._heard = [time.monotonic()] * plan.hosts
-        self._ready: set[int] = set()
         self._done: set[int] = set()
         self._began: float | None = None  # None: the group is still forming
         self._phase = -1
@@ -67,9 +66,9 @@ class _Telling:
 
     def _follow(self, ranks: Ranks) -> None:
         created = time.monotonic()
-        for told in ranks.records(_TICK_SECONDS, {self._chapter.victim}):
+        for told in ranks.records(_TICK_SECONDS, {self._chapter.victim}, begin=self._begin):
             if told is not None:
-                self._note(*told, ranks)
+                self._note(*told)
             if self._began is not None:
                 self._move_on(time.monotonic() - self._began)
             elif time.monotonic() - created > _FORMING_SECONDS:
@@ -77,6 +76,10 @@ class _Telling:
             self._look_for_hangs()
             if self._began is not None and len(self._done | {self._chapter.victim}) == self._plan.hosts:
                 return  # the lost rank may hold on to its group for longer; nobody waits for it
+
+    def _begin(self) -> None:
+        self._began = time.monotonic()
+        self._heard = [self._began] * self._plan.hosts  # the first waited for the last
 
     def _move_on(self, passed: float) -> None:
         """Begin the next fault when its time has come."""
@@ -92,19 +95,13 @@ class _Telling:
             for story in self._chapter.ranks:
                 story.operations_at_loss = story.operations
 
-    def _note(self, rank: int, record: Record, ranks: Ranks) -> None:
+    def _note(self, rank: int, record: Record) -> None:
         story = self._chapter.ranks[rank]
         now = time.monotonic()
         if self._began is not None:
             story.longest_silence = max(story.longest_silence, now - self._heard[rank])
         self._heard[rank] = now
-        if record["kind"] == "ready":
-            self._ready.add(rank)
-            if len(self._ready) == self._plan.hosts:
-                self._began = now
-                self._heard = [now] * self._plan.hosts  # the first waited for the last
-                ranks.open_gate()
-        elif record["kind"] == "progress":
+        if record["kind"] == "progress":
             self._note_progress(story, record)
         elif record["kind"] == "ended":
             story.ended = record["error"]

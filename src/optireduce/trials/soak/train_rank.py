@@ -3,11 +3,8 @@ optireduce.trials.soak.train_rank '<json of Seat>'``."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from ... import attach
 from ...comm_hook import Session
 from ...report import StepReport
+from ..gloo import join_gloo
 from ..voice import Voice
 from .loop import config_of, soak
 from .plan import Seat
 from .values import Floats, Ledger, contribution
 
-_JOIN_TIMEOUT = timedelta(seconds=120)
 _SMALL_PARAMETER = 1_000  # values: a bucket of two packets
 _BUCKET_MB = 1e-3  # so little that every parameter has a bucket of its own
 
@@ -96,16 +93,8 @@ def parameter_sizes(elements: int) -> list[int]:
 def main() -> None:
     """Join, train, leave."""
     seat = Seat.from_json(sys.argv[1])
-    os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
-    torch.set_num_threads(1)
     voice = Voice()
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{Path(seat.folder) / 'rendezvous'}",
-        rank=seat.rank,
-        world_size=len(seat.addresses),
-        timeout=_JOIN_TIMEOUT,
-    )
+    join_gloo(seat.rank, len(seat.addresses), seat.interface, seat.folder)
     ddp = DistributedDataParallel(Exercise(parameter_sizes(seat.size // 4)), bucket_cap_mb=_BUCKET_MB)
     training = Training(seat, ddp, torch.optim.SGD(ddp.parameters(), lr=1.0))
     voice.tell("ready")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from ...quantiles import percentile
+from ...page.quantiles import percentile
 
 # The first steps set up connections, memory and DDP's buckets.
 _FIRST_STEPS = 3

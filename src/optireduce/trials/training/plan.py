@@ -1,11 +1,9 @@
-"""What a training run is told; everything a rank has to know fits in a line of JSON. Imports no torch."""
+"""What a training run is told. Imports no torch."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 GLOO = "gloo"
@@ -26,28 +24,3 @@ class TrainingPlan:
     evaluate_every: int = 10  # steps between snapshots that are evaluated on held-out text
     held_out_batches: int = 16
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of optireduce.Config
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One rank's place in a run."""
-
-    plan: TrainingPlan
-    rank: int
-    size: int
-    interface: str
-    folder: str  # shared by all ranks: where they meet, and where their logs and parameters go
-
-    def path(self, name: str) -> Path:
-        """A file in the folder."""
-        return Path(self.folder) / name
-
-    def to_json(self) -> str:
-        """For the command line of the rank's process."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Seat:
-        """What to_json wrote."""
-        values = json.loads(text)
-        return cls(plan=TrainingPlan(**values.pop("plan")), **values)

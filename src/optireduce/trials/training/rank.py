@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -21,20 +19,20 @@ from ... import attach
 from ...comm_hook import Session
 from ...config import Config
 from ...page.training_log import TrainingLog
+from ..gloo import join_gloo
+from ..seat import Seat
 from ..stream import missing_share
 from ..voice import Voice
 from .data import load_text, sample_batch
 from .model import ByteTransformer, ModelConfig
-from .plan import GLOO, Seat, TrainingPlan
+from .plan import GLOO, TrainingPlan
 
-_TIMEOUT = timedelta(seconds=120)
 _HELD_OUT_BATCH = 16
 
 
-def train(seat: Seat, voice: Voice) -> None:
+def train(seat: Seat[TrainingPlan], voice: Voice) -> None:
     """Train, then look back: the snapshots are evaluated when no step waits for it."""
     plan = seat.plan
-    _join(seat)
     training, held_out = load_text()
     torch.manual_seed(plan.seed)
     config = ModelConfig()
@@ -132,17 +130,9 @@ def held_out_loss(
     return float(torch.stack(losses).mean())
 
 
-def _join(seat: Seat) -> None:
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{seat.path('rendezvous')}",
-        rank=seat.rank,
-        world_size=seat.size,
-        timeout=_TIMEOUT,
-    )
-
-
-def _attach(seat: Seat, ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> Session | None:
+def _attach(
+    seat: Seat[TrainingPlan], ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer
+) -> Session | None:
     """The one line that is ours."""
     if seat.plan.system == GLOO:
         return None
@@ -160,10 +150,9 @@ def _fate(session: Session | None) -> dict[str, Any]:
 
 def main() -> None:
     """Train and leave. No rank waits for the others at the end: one of them may be dead on purpose."""
-    seat = Seat.from_json(sys.argv[1])
-    os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
-    torch.set_num_threads(1)
+    seat = Seat.from_json(sys.argv[1], TrainingPlan)
     voice = Voice()
+    join_gloo(seat.rank, seat.size, seat.interface, seat.folder)
     train(seat, voice)
     voice.gate()
     dist.destroy_process_group()

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..places import Place
 from ..ranks import RankFailed, Ranks, Record
+from ..seat import seats
 from .outcome import HeldOut, Outcome, Step
-from .plan import RANK_MODULE, Seat, TrainingPlan
+from .plan import RANK_MODULE, TrainingPlan
 
 _TICK_SECONDS = 0.5
 
@@ -33,21 +34,14 @@ def run_training(
     """
     folder = folder.resolve()  # ranks meet at a URL, where a relative path's first part would be a host
     folder.mkdir(parents=True)
-    size = len(place.addresses)
     outcome = Outcome(plan.system, plan.seed)
-    seats = [Seat(plan, rank, size, place.interface, str(folder)).to_json() for rank in range(size)]
     dead: set[int] = set()
-    with Ranks(place, RANK_MODULE, seats) as ranks:
-        ready = 0
+    with Ranks(place, RANK_MODULE, seats(plan, place, str(folder))) as ranks:
         try:
-            for told in ranks.records(_TICK_SECONDS, dead):
+            for told in ranks.records(_TICK_SECONDS, dead, begin=begin):
                 if told is None:
                     continue
                 rank, record = told
-                ready += record["kind"] == "ready"
-                if record["kind"] == "ready" and ready == size:
-                    begin()
-                    ranks.open_gate()
                 if rank == 0:
                     step = _note(outcome, record)
                     if step is not None:
@@ -55,7 +49,7 @@ def run_training(
                         dead |= at_step(step.step)
         except RankFailed as error:
             outcome.failure = str(error)
-    outcome.replica_difference = difference(folder, size)
+    outcome.replica_difference = difference(folder, len(place.addresses))
     return outcome
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optireduce.quantiles import percentile
+from optireduce.page.quantiles import percentile
 
 
 def test_percentiles_are_values_of_the_sample() -> None:

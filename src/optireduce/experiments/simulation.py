@@ -11,20 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from . import _core
-from .buffers import Buffer, as_buffer
-from .dtypes import Op, op_code
-from .simulated_network import Background as Background
-from .simulated_network import Crash as Crash
-from .simulated_network import Cut as Cut
-from .simulated_network import ForcedLoss as ForcedLoss
-from .simulated_network import GroupOutage as GroupOutage
-from .simulated_network import Hostile as Hostile
-from .simulated_network import Link as Link
-from .simulated_network import Network as Network
-from .simulated_network import Pause as Pause
-from .simulated_network import Port as Port
-from .simulated_network import core_options
+from .. import _core
+from ..buffers import Buffer, as_buffer
+from ..dtypes import Op, op_code
+from .simulated_network import Network, core_options
 
 T = TypeVar("T")
 
@@ -49,7 +39,8 @@ class Operation:
     bounded: bool = False
     """Whether it may have a deadline. Then ``stream`` must be set."""
     weights: Sequence[int] | None = None
-    """Samples behind each rank's array, for a mean; 0: the rank gives nothing. None: 1 everywhere."""
+    """Samples behind each rank's array, for a mean without a deadline; 0: the rank gives nothing. None: 1
+    everywhere."""
     stream: int = 0
     """Names the sequence of operations on the same buffer, by which residuals are kept. 0: none."""
     step: int = 0
@@ -139,6 +130,11 @@ def _check_order(operations: Sequence[Operation]) -> None:
 def _calls(operation: Operation, buffers: list[Buffer]) -> list[_core.SimulationCall]:
     ranks = len(buffers)
     follows = operation.follows_seconds is not None
+    if operation.weights is not None and operation.bounded:
+        raise ValueError(
+            f"weights = {list(operation.weights)} is not usable with bounded = True: weighted means have no "
+            f"deadline, and a rank without samples would count as excluded"
+        )
     starts = _starts(operation, ranks)
     weights = _one_for_each("weights", operation.weights, ranks) or [1] * ranks
     return [

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, TypeVar
 
-from . import _core
-from .config import Config
-from .grid import rows_for
+from .. import _core
+from ..config import Config
+from ..grid import rows_for
 
 T = TypeVar("T")
 
