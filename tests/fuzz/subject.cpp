@@ -32,7 +32,7 @@ void Subject::start(Time now, Call call) {
 }
 
 void Subject::receive(Time now, Rank from, std::span<const std::byte> bytes, std::uint32_t segment_bytes) {
-  BufferRef buffer = pool_.take(bytes.size());
+  BufferRef buffer = pool_.take(BufferPool::kLarge);  // as an engine does, whatever comes
   std::copy(bytes.begin(), bytes.end(), buffer.data());
   group_.handle_datagram(now,
                          {from, std::move(buffer), static_cast<std::uint32_t>(bytes.size()), segment_bytes});
