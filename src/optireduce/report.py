@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Literal
 
 from . import _core
 
@@ -123,13 +124,20 @@ class StepReport:
     """Best effort only."""
 
 
+_NAMES = tuple(known.name for known in fields(Report))
+_VALUES = attrgetter(*_NAMES)
+
+
 def report_of(raw: _core.Report) -> Report:
     """The core's report, whose fields have the same names, in Python's types."""
-    values: dict[str, Any] = {known.name: getattr(raw, known.name) for known in fields(Report)}
-    values["excluded"] = dict(raw.excluded)
-    values["members"] = tuple(raw.members)
-    values["non_finite"] = tuple(raw.non_finite)
-    return Report(**values)
+    # A frozen dataclass sets its fields one by one, and short operations would notice.
+    report = object.__new__(Report)
+    values = report.__dict__
+    values.update(zip(_NAMES, _VALUES(raw), strict=True))
+    values["excluded"] = dict(values["excluded"])
+    values["members"] = tuple(values["members"])
+    values["non_finite"] = tuple(values["non_finite"])
+    return report
 
 
 _SUMS = ("bytes", "repaired_bytes", "void_bytes", "carried_bytes", "residual_bytes", "dropped_bytes")
