@@ -38,6 +38,13 @@ std::uint64_t Calls::take(Time now, const Call& call) {
   return number;
 }
 
+const Descriptor* Calls::descriptor_of(std::uint64_t number) {
+  const auto call = std::ranges::find(core_.waiting, number, &WaitingCall::number);
+  if (call != core_.waiting.end()) return &call->call.descriptor;
+  const Operation* const operation = core_.operations.find_open(number);
+  return operation == nullptr ? nullptr : &operation->descriptor();
+}
+
 void Calls::begin_waiting(Time now) {
   while (!core_.waiting.empty() && may_begin(core_.waiting.front())) {
     const WaitingCall next = std::move(core_.waiting.front());
@@ -47,7 +54,10 @@ void Calls::begin_waiting(Time now) {
 }
 
 bool Calls::may_begin(const WaitingCall& waiting) const {
-  if (members_.halted() || waiting.number >= members_.changes().reach_end()) return false;
+  const ViewChange& changes = members_.changes();
+  if (members_.halted() || waiting.number >= changes.reach_end()) return false;
+  // To begin may decide, and others were told that an exact operation is not decided.
+  if (!waiting.call.descriptor.bounded && changes.changing()) return false;
   const std::uint64_t least = members_.least_completed();
   const std::uint64_t newest = core_.progress.step_of(least) + core_.config.max_lag;
   return least >= waiting.number || core_.progress.step_of(waiting.number) <= newest;
@@ -94,7 +104,7 @@ bool Calls::refuse(Time now, const WaitingCall& waiting, const Operation& operat
 LocalCall Calls::local_call(const WaitingCall& waiting) const {
   const Call& call = waiting.call;
   return {.data = call.data,
-          .wide = call.wide,
+          .wide = core_.config.size == 1 ? WideMemory{} : call.wide,  // nothing will ever travel
           .weight = call.weight,
           .step = core_.progress.step_of(waiting.number),
           .scale = call.scale,

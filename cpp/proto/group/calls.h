@@ -39,6 +39,9 @@ class Calls {
   /// The data of finished calls that stayed readable is about to be overwritten.
   void release();
 
+  /// Of a call that has no end yet, or of an operation that is known from its packets; null: neither.
+  const Descriptor* descriptor_of(std::uint64_t number);
+
   /// Ends one call with an error.
   void fail(Time now, std::uint64_t number, ErrorCode code, std::string message, std::vector<Rank> ranks);
   /// The same with what a peer said, or is told.

@@ -24,6 +24,9 @@ void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
   if (operation != nullptr && operation->begun()) return;
   const Stage stage = stage_after(*core_.operations.find_open(number, Scope::Row), scope);
   if (operation == nullptr) operation = &make_operation(now, number, scope, stage.descriptor, 0);
+  for (const Rank rank : operation->setup().members) {
+    if (core_.peers[rank].left) return reject_deserted(now, *operation, rank);
+  }
   begin_operation(now, *operation, stage.call);
   requests_.schedule(now, *operation);
   advance(now, *operation);
@@ -85,7 +88,7 @@ void Calls::finish(Time now, Operation& operation) {
   Report report = report_of(now, operation);
   learn(now, operation);
   for (auto& [key, each] : core_.operations.open()) {
-    if (key.first == number) let_go(*each);
+    if (key.first == number && each->begun()) let_go(*each);
   }
   core_.operations.move_to_log(number);
   core_.progress.complete(digest);
@@ -103,7 +106,9 @@ void Calls::let_go(Operation& operation) {
   operation.finish(core_.residuals);
   // A rank that is removed and returns fetches everything of an operation anew.
   if (!operation.call().stays_readable)
-    operation.detach({.own_whole = core_.config.elastic(), .orphans = members_.orphans_of(operation)});
+    operation.detach({.own_whole = core_.config.elastic(),
+                      .others = members_.changes().changing(),  // others were told that it is kept
+                      .orphans = members_.orphans_of(operation)});
 }
 
 /// The bookkeeping of every end, good or bad.
@@ -207,7 +212,8 @@ void Calls::release() {
     const bool needed = operation.number() >= least && bytes < core_.config.log_bytes;
     if (operation.attached())
       operation.detach({.own_whole = core_.config.elastic(),
-                        .others = needed || members_.membership().must_keep(operation.number()),
+                        .others = needed || members_.changes().changing() ||
+                                  members_.membership().must_keep(operation.number()),
                         .orphans = members_.orphans_of(operation)});
     bytes += operation.engine_bytes();
   }

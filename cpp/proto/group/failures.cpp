@@ -32,7 +32,10 @@ void Calls::fail(Time now, std::uint64_t number, ErrorCode code, std::string mes
     if (operation == nullptr || !operation->begun()) continue;
     descriptor = operation->descriptor();
     report = report_of(now, *operation);
-    if (operation->carries()) core_.residuals.settle(operation->setup().stream);
+    if (!operation->carries()) continue;
+    core_.residuals.settle(operation->setup().stream);
+    if (operation->call().contributes && operation->call().weight != 0)
+      report.dropped_bytes = report.bytes - std::min<std::uint64_t>(report.bytes, report.residual_bytes);
   }
   core_.operations.erase_open(number);
   report.error = code;

@@ -109,7 +109,7 @@ class Group {
   Requests requests_{core_, members_};
   Calls calls_{core_, members_, requests_};
   Views views_{core_, members_, calls_, requests_};
-  Receiver receiver_{core_, members_, requests_, calls_};
+  Receiver receiver_{core_, members_, requests_, calls_, views_};
   Sender sender_{core_, members_, requests_};
 };
 

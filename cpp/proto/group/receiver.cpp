@@ -64,7 +64,11 @@ void Receiver::note_wishes(Time now, Peer& peer, std::uint8_t flags) {
 
 void Receiver::handle_run(Time now, const ReceivedRun& run) {
   const Header& header = run.header;
-  if (header.type == PacketType::View) return members_.handle_piece(now, run);
+  if (header.type == PacketType::View) {
+    members_.handle_piece(now, run);
+    return views_.follow(
+        now);  // before the next packet: operations of the old view must not begin in the new
+  }
   if (header.type == PacketType::Ping) core_.tell(PacketType::Status, header.sender);
   if (members_.of_other_view(header)) {
     core_.stats.other_view_packets += run.packets;
@@ -219,8 +223,9 @@ void Receiver::handle_reject(Time now, const ReceivedRun& run) {
 /// A rank leaves when everybody has what it completed, or does not care: what is still missing from it will
 /// not come.
 void Receiver::handle_goodbye(Time now, Rank peer) {
-  if (std::exchange(core_.peers[peer].left, true)) return;  // it is said more than once
-  if (core_.config.elastic()) return members_.suspect(now, peer);
+  const bool again = std::exchange(core_.peers[peer].left, true);  // it is said more than once
+  if (core_.config.elastic()) return members_.suspect(now, peer);  // to hear it again is no sign of life
+  if (again) return;
   std::vector<std::uint64_t> deserted;
   for (const auto& [key, operation] : core_.operations.open()) {
     const Rank place = operation->place_of(peer);
@@ -241,7 +246,7 @@ void Receiver::handle_goodbye(Time now, Rank peer) {
 
 void Receiver::handle_abstention(Time now, const ReceivedRun& run) {
   Operation* const operation = core_.operations.find_open(run.operation, run.header.scope);
-  if (operation == nullptr) return;  // it is asked for again when this rank has begun
+  if (operation == nullptr || !members_.may_accept(*operation, run)) return;  // it is asked for again
   operation->note_abstention(now, run.header.sender);
   calls_.advance(now, *operation);
 }

@@ -3,18 +3,19 @@
 
 #include <cstdint>
 
-#include "group/calls.h"
+#include "group/views.h"
 #include "wire/intake.h"
 
 namespace optireduce {
 
 class Receiver {
  public:
-  Receiver(Core& core, Members& members, Requests& requests, Calls& calls)
+  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Views& views)
       : core_(core),
         members_(members),
         requests_(requests),
         calls_(calls),
+        views_(views),
         intake_(core.config.seal, core.config.rank, core.config.size) {}
 
   void handle(Time now, const Datagram& datagram);
@@ -39,6 +40,7 @@ class Receiver {
   Members& members_;
   Requests& requests_;
   Calls& calls_;
+  Views& views_;
   Intake intake_;
 };
 

@@ -71,6 +71,7 @@ void Views::rejoin(Time now, const View& view) {
   }
   while (!core_.operations.open().empty())
     core_.operations.erase_open(core_.operations.open().begin()->first.first);
+  core_.repairs = {};  // asked for in another view, of what may not be held any more
   for (auto& [setup, call] : begun) {
     Operation& operation =
         calls_.make_operation(now, setup.number, Scope::All, setup.descriptor, setup.stream);
@@ -96,8 +97,8 @@ bool Views::ends_at_once(Time now, std::uint64_t number) {
 /// is.
 void Views::fail_lost_exact(Time now, const View& view) {
   for (std::uint64_t number : view.failed) {
-    const Operation* operation = core_.operations.find_open(number);
-    const bool exact = operation != nullptr && !operation->descriptor().bounded;
+    const Descriptor* const called = calls_.descriptor_of(number);
+    const bool exact = called != nullptr && !called->bounded;
     if (exact && number >= core_.progress.completed() && number < core_.progress.next_call())
       fail_rank_lost(now, number, view);
   }

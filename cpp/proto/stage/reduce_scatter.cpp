@@ -139,7 +139,8 @@ void ReduceScatter::decide(std::uint32_t index, std::uint64_t bits, Bucket& buck
 
 void ReduceScatter::decide_packet(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket) {
   const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
-  if (setup_.places() == 1 && own_) return;  // alone: the sum is there already, and nothing travels
+  // Alone: the sum is there already. A narrow form is not: a rank that returns gets it.
+  if (setup_.places() == 1 && own_ && !bucket.narrow()) return;
   find_contributions(chunk, bit, bucket);
   const std::uint64_t detail = detail_of(packet);
   decided_.set_detail(shard_, packet, detail);
