@@ -66,8 +66,7 @@ void Receiver::handle_run(Time now, const ReceivedRun& run) {
   const Header& header = run.header;
   if (header.type == PacketType::View) {
     members_.handle_piece(now, run);
-    return views_.follow(
-        now);  // before the next packet: operations of the old view must not begin in the new
+    return views_.follow(now);  // before the next packet: nothing of the old view may begin in the new
   }
   if (header.type == PacketType::Ping) core_.tell(PacketType::Status, header.sender);
   if (members_.of_other_view(header)) {

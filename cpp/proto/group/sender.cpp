@@ -231,11 +231,18 @@ void Sender::note_sent(const Transmit& out) {
     peer.told = core_.progress.completed();
     if (out.to.size() == 1 && !out.group) peer.answer_due = Time::never();  // it carried an echo
   }
+  set_answer_timer();
+}
+
+/// Also to later: to wake a thread for an answer that went along with data costs more than to look here.
+void Sender::set_answer_timer() {
+  Time next = Time::never();
+  for (const Peer& peer : core_.peers) next = std::min({next, peer.answer_due, peer.go_on_due});
+  core_.timers.set({TimerKind::Answer}, next);
 }
 
 void Sender::answer_peers(Time now) {
   const bool roomy = core_.pool.bytes_in_use() < core_.config.early_bytes / 2;
-  Time next = Time::never();
   for (Peer& peer : core_.peers) {
     const bool go_on = peer.go_on_due <= now;
     if (go_on || peer.answer_due <= now) {
@@ -243,9 +250,8 @@ void Sender::answer_peers(Time now) {
       peer.answer_due = Time::never();
       if (go_on) peer.go_on_due = Time::never();
     }
-    next = std::min({next, peer.answer_due, peer.go_on_due});
   }
-  core_.timers.set({TimerKind::Answer}, next);
+  set_answer_timer();
 }
 
 void Sender::check_stuck_peers(Time now) {
