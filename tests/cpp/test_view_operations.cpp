@@ -276,6 +276,52 @@ TEST(an_owner_does_not_decide_an_exact_operation_by_an_abstention_while_the_view
   }
 }
 
+// The call would wait for a cut of the bucket that nobody else has.
+TEST(a_call_does_not_begin_on_what_was_cut_for_the_old_members_when_news_follows_the_view_in_one_datagram) {
+  Ranks ranks(4);
+  std::uint64_t step = 0;
+  for (; step < 14; ++step) {
+    std::vector<Values> before = values_of(4);
+    ranks.start_all(before, bounded(step));
+    ranks.run(Duration::millis(10));
+  }
+  for (Rank rank = 0; rank < 4; ++rank) CHECK_EQ(ranks.take_reports(rank).size(), 14u);
+  ranks.holds = [](Rank, Rank to, const ViewMessage& message) { return to == 2 && is<Install>(message); };
+  std::vector<Values> values = values_of(4);
+  // Rank 2 owns the only shard among four, rank 1 among three.
+  ranks.start(3, small(values[3], bounded(step)));
+  ranks.run(Duration::millis(2));
+  ranks.goodbye(3);
+  for (int i = 0; i < 1'000 && ranks.held.empty(); ++i) ranks.run(Duration::millis(1));
+  CHECK(!ranks.held.empty());
+  if (ranks.held.empty()) return;
+  ranks.start(2, small(values[2], bounded(step)));  // it waits for the view
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, small(values[rank], bounded(step)));
+  ranks.run(Duration::millis(50));
+  CHECK_EQ(ranks.take_reports(0).size(), 1u);  // without rank 2
+  Ranks::Packet install = ranks.held.front();
+  const std::size_t length = install.bytes.size();
+  Header status;
+  status.sender = install.from;
+  status.view = static_cast<std::uint16_t>(ranks.group(0).inspect().view);
+  status.completed = static_cast<std::uint32_t>(ranks.group(install.from).completed());
+  status.timestamp = static_cast<std::uint32_t>(ranks.now().ns / 1000);
+  install.bytes.resize(length + kHeaderBytes);
+  encode(status, Seal(42), {}, 2, install.bytes.data() + length);
+  ranks.holds = nullptr;
+  ranks.give(2, install.from, install.bytes, length);
+  CHECK_EQ(ranks.group(2).inspect().view, ranks.group(0).inspect().view);
+  ranks.run(Duration::millis(1'000));
+  const std::vector<Report> reports = ranks.take_reports(2);
+  CHECK_EQ(reports.size(), 1u);
+  for (const Report& report : reports) {
+    CHECK_EQ(report.message, std::string());
+    CHECK((report.members == std::vector<Rank>{0, 1, 2}));
+  }
+  CHECK(same_bits(values[2], values[0]));
+  CHECK_EQ(ranks.group(2).stats().malformed_packets, 0u);
+}
+
 // It is said three times: to hear it again is no sign of life.
 TEST(a_rank_that_says_goodbye_ends_exact_operations_at_once) {
   Ranks ranks(4);
