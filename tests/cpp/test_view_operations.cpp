@@ -51,17 +51,21 @@ GroupConfig impatient() {
   return config;
 }
 
-/// Float32 that travel as bfloat16.
+/// Float32 that travel narrow.
 struct Narrow {
+  DType dtype;
   Values values;
   std::vector<std::byte> room;
 
-  explicit Narrow(float value)
-      : values(kElements, value), room(kElements * 2, std::byte{0x5a}) {}  // what lies there is nobody's
+  Narrow(DType form, float value)
+      : dtype(form),
+        values(kElements, value),
+        room(elements() * size_of(form), std::byte{0x5a}) {}  // what lies there is nobody's
+  std::size_t elements() const { return dtype == DType::Int8Block ? int8_blocks(kElements) : kElements; }
   Call call(std::uint64_t step) {
     Call call = bounded(step);
-    call.descriptor.dtype = DType::BFloat16;
-    call.descriptor.elements = kElements;
+    call.descriptor.dtype = dtype;
+    call.descriptor.elements = static_cast<std::uint32_t>(elements());
     call.data = room.data();
     call.wide = {values.data(), values.size(), 0};
     return call;
@@ -71,27 +75,29 @@ struct Narrow {
 }  // namespace
 
 TEST(a_rank_that_returns_gets_the_bits_of_the_one_that_went_on_alone_in_a_narrow_form) {
-  GroupConfig config;
-  config.min_ranks = 1;
-  Ranks ranks(2, config);
-  bool cut = false;
-  ranks.loses = [&](Rank, Rank, const Header&) { return cut; };
-  std::vector<std::vector<Narrow>> steps(3, {Narrow(1.0F / 3), Narrow(2.0F / 3)});
-  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, steps[0][rank].call(0));
-  ranks.run(Duration::millis(50));
-  cut = true;
-  for (std::uint64_t step = 1; step < 3; ++step) {
-    ranks.start(0, steps[step][0].call(step));
-    ranks.run(Duration::millis(500));
+  for (const DType dtype : {DType::BFloat16, DType::Int8Block}) {
+    GroupConfig config;
+    config.min_ranks = 1;
+    Ranks ranks(2, config);
+    bool cut = false;
+    ranks.loses = [&](Rank, Rank, const Header&) { return cut; };
+    std::vector<std::vector<Narrow>> steps(3, {Narrow(dtype, 1.0F / 3), Narrow(dtype, 2.0F / 3)});
+    for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, steps[0][rank].call(0));
+    ranks.run(Duration::millis(50));
+    cut = true;
+    for (std::uint64_t step = 1; step < 3; ++step) {
+      ranks.start(0, steps[step][0].call(step));
+      ranks.run(Duration::millis(500));
+    }
+    CHECK_EQ(ranks.group(0).inspect().members.size(), 1u);
+    CHECK_EQ(ranks.take_reports(0).size(), 3u);
+    cut = false;
+    for (std::uint64_t step = 1; step < 3; ++step) ranks.start(1, steps[step][1].call(step));
+    ranks.run(Duration::millis(3'000));
+    CHECK_EQ(ranks.group(1).inspect().members.size(), 2u);
+    CHECK_EQ(ranks.take_reports(1).size(), 3u);
+    for (const auto& step : steps) CHECK(same_bits(step[0].values, step[1].values));
   }
-  CHECK_EQ(ranks.group(0).inspect().members.size(), 1u);
-  CHECK_EQ(ranks.take_reports(0).size(), 3u);
-  cut = false;
-  for (std::uint64_t step = 1; step < 3; ++step) ranks.start(1, steps[step][1].call(step));
-  ranks.run(Duration::millis(3'000));
-  CHECK_EQ(ranks.group(1).inspect().members.size(), 2u);
-  CHECK_EQ(ranks.take_reports(1).size(), 3u);
-  for (const auto& step : steps) CHECK(same_bits(step[0].values, step[1].values));
 }
 
 // Requests come faster than a window lets their answers go. After the return they are of another view.
