@@ -5,10 +5,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "group/group.h"
+#include "wire/view_messages.h"
 
 namespace rankscase {
 
@@ -50,6 +54,8 @@ class Ranks {
     pump(rank);
     sides_[rank]->gone = true;
   }
+  /// It says nothing any more, and hears nothing.
+  void kill(Rank rank) { sides_[rank]->gone = true; }
   void release(Rank rank) { group(rank).release(now_); }
 
   /// Until so much time has passed.
@@ -66,6 +72,16 @@ class Ranks {
     now_ = end;
   }
 
+  /// Packets in one datagram, all but the last one `segment_bytes` long.
+  void give(Rank to, Rank from, const std::vector<std::byte>& packets, std::size_t segment_bytes) {
+    Side& side = *sides_[to];
+    const auto bytes = static_cast<std::uint32_t>(packets.size());
+    Datagram datagram{from, side.pool.take(bytes), bytes, static_cast<std::uint32_t>(segment_bytes)};
+    std::copy(packets.begin(), packets.end(), datagram.buffer.data());
+    side.group->handle_datagram(now_, std::move(datagram));
+    pump(to);
+  }
+
   Group& group(Rank rank) { return *sides_[rank]->group; }
   const BufferPool& pool(Rank rank) const { return sides_[rank]->pool; }
   /// That have come since the last look, in their order.
@@ -74,6 +90,16 @@ class Ranks {
 
   /// Packets that get lost.
   std::function<bool(Rank from, Rank to, const Header& header)> loses;
+  /// View messages that wait for let_through; those that take more than one packet do not.
+  std::function<bool(Rank from, Rank to, const ViewMessage& message)> holds;
+  struct Packet {
+    Rank from, to;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Packet> held;
+  void let_through() {
+    for (Packet& packet : std::exchange(held, {})) wire_.insert({now_ + kDelay, std::move(packet)});
+  }
 
  private:
   struct Side {
@@ -82,10 +108,6 @@ class Ranks {
     std::vector<Report> reports;
     bool gone = false;
   };
-  struct Packet {
-    Rank from, to;
-    std::vector<std::byte> bytes;
-  };
 
   void step() {
     while (!wire_.empty() && wire_.begin()->first <= now_) {
@@ -93,11 +115,7 @@ class Ranks {
       wire_.erase(wire_.begin());
       Side& side = *sides_[packet.to];
       if (side.gone) continue;
-      const auto bytes = static_cast<std::uint32_t>(packet.bytes.size());
-      Datagram datagram{packet.from, side.pool.take(bytes), bytes, bytes};
-      std::copy(packet.bytes.begin(), packet.bytes.end(), datagram.buffer.data());
-      side.group->handle_datagram(now_, std::move(datagram));
-      pump(packet.to);
+      give(packet.to, packet.from, packet.bytes, packet.bytes.size());
     }
     for (Rank rank = 0; rank < sides_.size(); ++rank) {
       if (sides_[rank]->gone || group(rank).poll_timeout() > now_) continue;
@@ -114,11 +132,24 @@ class Ranks {
         bytes.insert(bytes.end(), segment.payload.begin(), segment.payload.end());
         const Header header = *decode_opened(bytes, true, static_cast<Rank>(sides_.size())).header;
         for (const Rank to : transmit.to) {
-          if (!loses || !loses(rank, to, header)) wire_.insert({now_ + kDelay, {rank, to, bytes}});
+          if (loses && loses(rank, to, header)) continue;
+          if (is_held(rank, to, header, segment.payload)) {
+            held.push_back({rank, to, bytes});
+          } else {
+            wire_.insert({now_ + kDelay, {rank, to, bytes}});
+          }
         }
       }
     }
     while (auto report = group(rank).poll_completion()) sides_[rank]->reports.push_back(std::move(*report));
+  }
+
+  bool is_held(Rank from, Rank to, const Header& header, std::span<const std::byte> payload) const {
+    if (!holds || header.type != PacketType::View) return false;
+    const auto whole = PieceCollector().add(payload);
+    if (!whole) return false;
+    const auto message = decode_view_message(*whole, static_cast<Rank>(sides_.size()));
+    return message && holds(from, to, *message);
   }
 
   std::vector<std::unique_ptr<Side>> sides_;

@@ -103,6 +103,30 @@ TEST(what_was_excluded_goes_along_with_the_next_contribution) {
   CHECK(ranks.group(2).take_residual(kStream).values.empty());
 }
 
+TEST(a_bounded_call_that_fails_counts_its_contribution_and_what_went_along_as_dropped) {
+  Ranks ranks(3);
+  std::uint64_t step = learn(ranks, 3);
+  std::vector<Values> values = values_of(3), next = values_of(3);
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), values[rank]));
+  ranks.run(Duration::millis(50));
+  ranks.start(2, Ranks::with(bounded(step), values[2]));
+  ranks.run(Duration::millis(50));
+  CHECK_EQ(ranks.take_reports(2).size(), 1u);
+  Call call = bounded(++step);
+  call.timeout = Duration::millis(200);
+  ranks.start(2, Ranks::with(call, next[2]));  // the others do not come
+  ranks.run(kLong);
+  const std::vector<Report> reports = ranks.take_reports(2);
+  CHECK_EQ(reports.size(), 1u);
+  if (reports.empty()) return;
+  CHECK(reports[0].error == ErrorCode::Timeout);
+  CHECK_EQ(reports[0].carried_bytes, kElements * sizeof(float));
+  CHECK_EQ(reports[0].residual_bytes, 0u);
+  CHECK_EQ(reports[0].dropped_bytes, kElements * sizeof(float));
+  CHECK_EQ(ranks.group(2).stats().dropped_bytes, kElements * sizeof(float));
+  CHECK(ranks.group(2).take_residual(kStream).values.empty());
+}
+
 TEST(a_call_waits_in_the_group_while_a_member_is_max_lag_steps_behind) {
   Ranks ranks(3);
   const std::uint64_t first = learn(ranks, 3);
@@ -414,6 +438,62 @@ TEST(a_rank_that_was_cut_off_for_two_steps_returns_and_gets_what_it_missed) {
     CHECK_EQ(ranks.group(rank).inspect().members.size(), 4u);
     for (const auto& step : steps) CHECK(step[rank] == step[0]);
   }
+}
+
+// ---- Grids
+
+TEST(a_row_peer_that_contributed_and_left_ends_the_call_at_once) {
+  GroupConfig config;
+  config.rows = {{0, 1}, {2, 3}};
+  Ranks ranks(4, config);
+  std::vector<Values> values = values_of(4);
+  for (const Rank rank : {Rank{0}, Rank{1}, Rank{3}}) ranks.start(rank, Ranks::with(exact(), values[rank]));
+  ranks.run(Duration::millis(5));  // rank 0 lacks nothing of its row, and waits for its column
+  ranks.goodbye(1);
+  ranks.run(Duration::millis(5));
+  CHECK(ranks.take_reports(0).empty());
+  ranks.start(2, Ranks::with(exact(), values[2]));
+  ranks.run(Duration::millis(100));
+  for (const Rank rank : {Rank{0}, Rank{2}, Rank{3}}) {
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK_EQ(reports.size(), 1u);
+    for (const Report& report : reports) {
+      CHECK(report.error == ErrorCode::Closed);
+      CHECK(report.ranks == std::vector<Rank>{1});
+    }
+  }
+}
+
+// A member that gathers where the others reduce: an operation of everybody that nobody here begins.
+TEST(a_stray_packet_of_another_scope_does_no_harm_when_the_call_ends) {
+  GroupConfig config;
+  config.rows = {{0, 1}, {2, 3}};
+  Ranks ranks(4, config);
+  std::vector<Values> values = values_of(4);
+  ranks.start(0, Ranks::with(exact(), values[0]));
+  const std::vector<std::byte> payload(kElements * sizeof(float) / 4 % config.path.payload_bytes);
+  const std::uint32_t whole = kElements * sizeof(float) / 4 - static_cast<std::uint32_t>(payload.size());
+  Header header;
+  header.type = PacketType::Decision;
+  header.sender = 1;
+  header.descriptor = {kElements, DType::Float32, ReduceOp::Gather, false};
+  header.shard = 1;
+  header.offset = whole;
+  header.length = static_cast<std::uint16_t>(payload.size());
+  std::vector<std::byte> packet(kHeaderBytes);
+  encode(header, Seal(42), payload, 0, packet.data());
+  packet.insert(packet.end(), payload.begin(), payload.end());
+  ranks.give(0, 1, packet, packet.size());
+  CHECK_EQ(ranks.group(0).stats().early_packets, 1u);
+  for (Rank rank = 1; rank < 4; ++rank) ranks.start(rank, Ranks::with(exact(), values[rank]));
+  ranks.run(Duration::millis(100));
+  for (Rank rank = 0; rank < 4; ++rank) {
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK_EQ(reports.size(), 1u);
+    for (const Report& report : reports) CHECK_EQ(report.message, std::string());
+    CHECK(all_are(values[rank], 1 + 2 + 4 + 8));
+  }
+  CHECK_EQ(ranks.group(0).inspect().engine_bytes, 0u);
 }
 
 // ---- Weights
