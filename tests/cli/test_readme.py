@@ -27,8 +27,9 @@ needs_core = pytest.mark.skipif(
 
 
 def environment() -> dict[str, str]:
-    """The interpreter of these tests is the newcomer's `python`."""
-    return os.environ | {
+    """The interpreter of these tests is the newcomer's `python`. Unbuffered, ranks would print into each
+    other's lines."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "GLOO_SOCKET_IFNAME": "lo",
     }
