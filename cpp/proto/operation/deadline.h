@@ -6,8 +6,8 @@
 //   a rank is max_lag steps behind                the others begin nothing beyond until it has moved
 //   an owner is silent                            the view changes; what nobody holds is void
 //   fewer ranks than min_ranks                    wait for quorum_seconds, then an error
-//   exact operation                               the same without a deadline; a view change ends it with an
-//   error timeout of the caller, mismatch, close        an error
+//   exact operation                               no deadline; a view change ends it with an error
+//   timeout of the caller, mismatch, close        an error
 //
 // The deadline counts from when half of the members have begun. It never closes over a member whose residual
 // is older than kOldestResidual steps, nor while this rank does not hear a quorum of its view.
