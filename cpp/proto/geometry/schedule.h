@@ -67,7 +67,6 @@ class Schedule {
   Rank shard_of(Rank owner) const { return static_cast<Rank>((owner + owners_ - rotation_) % owners_); }
 
   Shard shard(Rank index) const;
-  Rank owners() const { return owners_; }
   std::size_t bytes() const { return bytes_; }
 
   /// Largest bucket that packet offsets can address.

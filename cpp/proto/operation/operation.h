@@ -153,7 +153,6 @@ class Operation {
   const ReduceScatter& scatter() const { return *scatter_; }
   AllGather& gather() { return *gather_; }
   const AllGather& gather() const { return *gather_; }
-  const std::byte* own_shard() const;
   /// When a member, by place, was first seen to have begun; never: not yet.
   Time begun_at(Rank place) const { return begun_at_[place]; }
   /// When half of the members had begun: deadlines count from here. Never: not yet.

@@ -121,10 +121,6 @@ bool Operation::holds_back_decisions(Rank rank) const {
   return scatter_ && gather_ && place != kNoPlace && gather_->holds_back(scatter_->decided(), place);
 }
 
-const std::byte* Operation::own_shard() const {
-  return bucket_.data(scatter_->index(), scatter_->shard());
-}
-
 // ---- Memory after the end
 
 void Operation::detach(const Keep& keep) {

@@ -44,7 +44,6 @@ class Bucket {
   void begin(std::byte* data, const WideMemory& wide);
   bool begun() const { return begun_; }
   bool narrow() const { return wide_.values != nullptr; }
-  DType dtype() const { return dtype_; }
 
   /// The shard's memory in the form that travels; the engine's own before begin().
   std::byte* data(Rank index, const Shard& shard);

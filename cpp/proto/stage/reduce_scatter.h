@@ -55,7 +55,6 @@ class ReduceScatter {
   const Decided& decided() const { return decided_; }
   std::uint64_t decided(std::uint32_t chunk) const { return chunks_[chunk].decided; }
   std::uint32_t undecided_packets() const { return shard_.packets() - decided_.packets(); }
-  bool waits_for(Rank place) const { return waited_[place]; }
   /// Whether a member's contribution is missing that is waited for.
   bool lacks(Rank place) const;
   bool seen_last() const;
