@@ -157,4 +157,43 @@ class Ranks {
   Time now_{1'000'000'000};
 };
 
+// ---- Calls and values
+
+using Values = std::vector<float>;
+
+constexpr std::uint32_t kElements = 3'000;
+constexpr Duration kLong = Duration::millis(1'000);
+
+inline Call exact(ReduceOp op = ReduceOp::Sum) {
+  return {.descriptor = {0, DType::Float32, op, false}, .timeout = kTimeout};
+}
+
+inline Call bounded(std::uint64_t step) {
+  return {.descriptor = {0, DType::Float32, ReduceOp::Sum, true},
+          .timeout = kTimeout,
+          .stream = kStream,
+          .step = step};
+}
+
+inline std::vector<Values> values_of(Rank ranks, std::size_t elements = kElements) {
+  std::vector<Values> values;
+  for (Rank rank = 0; rank < ranks; ++rank) values.emplace_back(elements, static_cast<float>(1 << rank));
+  return values;
+}
+
+inline bool all_are(const Values& values, float wanted) {
+  return std::all_of(values.begin(), values.end(), [wanted](float value) { return value == wanted; });
+}
+
+/// Steps in which everybody takes part, until owners know what is usual. The step that comes next.
+inline std::uint64_t learn(Ranks& ranks, Rank size, std::uint64_t steps = 12) {
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    std::vector<Values> values = values_of(size);
+    ranks.start_all(values, bounded(step));
+    ranks.run(Duration::millis(10));
+    for (Rank rank = 0; rank < size; ++rank) CHECK_EQ(ranks.take_reports(rank).size(), 1u);
+  }
+  return steps;
+}
+
 }  // namespace rankscase

@@ -10,27 +10,6 @@ using namespace rankscase;
 
 namespace {
 
-using Values = std::vector<float>;
-
-constexpr std::uint32_t kElements = 3'000;
-
-Call exact() {
-  return {.descriptor = {0, DType::Float32, ReduceOp::Sum, false}, .timeout = kTimeout};
-}
-
-Call bounded(std::uint64_t step) {
-  return {.descriptor = {0, DType::Float32, ReduceOp::Sum, true},
-          .timeout = kTimeout,
-          .stream = kStream,
-          .step = step};
-}
-
-std::vector<Values> values_of(Rank ranks, std::size_t elements = kElements) {
-  std::vector<Values> values;
-  for (Rank rank = 0; rank < ranks; ++rank) values.emplace_back(elements, static_cast<float>(1 << rank));
-  return values;
-}
-
 bool same_bits(const Values& a, const Values& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -49,6 +28,18 @@ GroupConfig impatient() {
   GroupConfig config;
   config.exact_silence = Duration::millis(300);
   return config;
+}
+
+/// On all others, the one exact operation has ended alike.
+void check_rank_3_is_lost(Ranks& ranks) {
+  for (Rank rank = 0; rank < 3; ++rank) {
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK_EQ(reports.size(), 1u);
+    for (const Report& report : reports) {
+      CHECK(report.error == ErrorCode::RankLost);
+      CHECK(report.ranks == std::vector<Rank>{3});
+    }
+  }
 }
 
 /// Float32 that travel narrow.
@@ -195,26 +186,13 @@ TEST(an_exact_call_that_waits_fails_with_the_view_that_fails_its_number) {
   ranks.holds = nullptr;
   ranks.let_through();
   ranks.run(Duration::millis(100));
-  for (Rank rank = 0; rank < 3; ++rank) {
-    const std::vector<Report> reports = ranks.take_reports(rank);
-    CHECK_EQ(reports.size(), 1u);
-    for (const Report& report : reports) {
-      CHECK(report.error == ErrorCode::RankLost);
-      CHECK(report.ranks == std::vector<Rank>{3});
-    }
-  }
+  check_rank_3_is_lost(ranks);
 }
 
 // It has told that it has not decided: what the others fail must not succeed here.
 TEST(an_owner_does_not_decide_an_exact_operation_by_beginning_it_while_the_view_changes) {
   Ranks ranks(4, impatient());
-  std::uint64_t step = 0;
-  for (; step < 14; ++step) {
-    std::vector<Values> before = values_of(4);
-    ranks.start_all(before, bounded(step));
-    ranks.run(Duration::millis(10));
-  }
-  for (Rank rank = 0; rank < 4; ++rank) CHECK_EQ(ranks.take_reports(rank).size(), 14u);
+  const std::uint64_t step = learn(ranks, 4, 14);
   bool told = false;
   ranks.holds = [&](Rank, Rank to, const ViewMessage& message) {
     told = told || (to == 2 && is<Install>(message));
@@ -275,23 +253,13 @@ TEST(an_owner_does_not_decide_an_exact_operation_by_an_abstention_while_the_view
   ranks.holds = nullptr;
   ranks.let_through();
   ranks.run(Duration::millis(200));
-  for (Rank rank = 0; rank < 3; ++rank) {
-    const std::vector<Report> reports = ranks.take_reports(rank);
-    CHECK_EQ(reports.size(), 1u);
-    for (const Report& report : reports) CHECK(report.error == ErrorCode::RankLost);
-  }
+  check_rank_3_is_lost(ranks);
 }
 
 // The call would wait for a cut of the bucket that nobody else has.
 TEST(a_call_does_not_begin_on_what_was_cut_for_the_old_members_when_news_follows_the_view_in_one_datagram) {
   Ranks ranks(4);
-  std::uint64_t step = 0;
-  for (; step < 14; ++step) {
-    std::vector<Values> before = values_of(4);
-    ranks.start_all(before, bounded(step));
-    ranks.run(Duration::millis(10));
-  }
-  for (Rank rank = 0; rank < 4; ++rank) CHECK_EQ(ranks.take_reports(rank).size(), 14u);
+  const std::uint64_t step = learn(ranks, 4, 14);
   ranks.holds = [](Rank, Rank to, const ViewMessage& message) { return to == 2 && is<Install>(message); };
   std::vector<Values> values = values_of(4);
   // Rank 2 owns the only shard among four, rank 1 among three.
@@ -336,14 +304,7 @@ TEST(a_rank_that_says_goodbye_ends_exact_operations_at_once) {
   ranks.run(Duration::millis(5));
   ranks.goodbye(3);
   ranks.run(Duration::millis(100));
-  for (Rank rank = 0; rank < 3; ++rank) {
-    const std::vector<Report> reports = ranks.take_reports(rank);
-    CHECK_EQ(reports.size(), 1u);
-    for (const Report& report : reports) {
-      CHECK(report.error == ErrorCode::RankLost);
-      CHECK(report.ranks == std::vector<Rank>{3});
-    }
-  }
+  check_rank_3_is_lost(ranks);
 }
 
 RUN_TESTS()
