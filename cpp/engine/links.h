@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
 #include "engine/impairment.h"
 #include "engine/options.h"
 #include "group/config.h"
 #include "group/group.h"
 #include "net/udp_socket.h"
-#include "wire/buffer.h"
 #include "wire/transmit.h"
 
 namespace optireduce {

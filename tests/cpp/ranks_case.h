@@ -12,7 +12,7 @@
 
 #include "check.h"
 #include "group/group.h"
-#include "wire/view_messages.h"
+#include "views/view_messages.h"
 
 namespace rankscase {
 

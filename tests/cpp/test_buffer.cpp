@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/buffer.h"
 #include "check.h"
-#include "wire/buffer.h"
 
 using namespace optireduce;
 

@@ -1,7 +1,7 @@
 // Silence, links, the history of views, and the view that follows from answers.
 #include "check.h"
-#include "group/membership.h"
-#include "group/next_view.h"
+#include "views/membership.h"
+#include "views/next_view.h"
 
 using namespace optireduce;
 

@@ -2,7 +2,7 @@
 #include <random>
 
 #include "check.h"
-#include "wire/view_messages.h"
+#include "views/view_messages.h"
 
 using namespace optireduce;
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "group/view_change.h"
+#include "views/view_change.h"
 
 namespace views_test {
 

@@ -3,7 +3,7 @@
 
 #include "input.h"
 #include "seal.h"
-#include "wire/view_messages.h"
+#include "views/view_messages.h"
 
 using namespace optireduce;
 

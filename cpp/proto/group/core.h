@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "base/buffer.h"
 #include "group/call.h"
 #include "group/config.h"
 #include "group/operations.h"
@@ -20,7 +21,6 @@
 #include "path/peer.h"
 #include "recovery/repair_queue.h"
 #include "recovery/residual.h"
-#include "wire/buffer.h"
 
 namespace optireduce {
 

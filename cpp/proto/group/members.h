@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "group/core.h"
-#include "group/membership.h"
-#include "group/view_change.h"
+#include "views/membership.h"
+#include "views/view_change.h"
 
 namespace optireduce {
 

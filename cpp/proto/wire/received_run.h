@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/buffer.h"
 #include "base/time.h"
-#include "wire/buffer.h"
 #include "wire/packet.h"
 
 namespace optireduce {

@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "group/agreement.h"
-#include "group/membership.h"
-#include "wire/view_messages.h"
+#include "views/agreement.h"
+#include "views/membership.h"
+#include "views/view_messages.h"
 
 namespace optireduce {
 

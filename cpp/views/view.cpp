@@ -1,4 +1,4 @@
-#include "group/view.h"
+#include "views/view.h"
 
 #include <algorithm>
 

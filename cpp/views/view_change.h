@@ -9,12 +9,12 @@
 
 #include "base/rank_mask.h"
 #include "base/time.h"
-#include "group/agreement.h"
-#include "group/change_plan.h"
-#include "group/membership.h"
-#include "group/next_view.h"
-#include "group/view_mail.h"
-#include "wire/view_messages.h"
+#include "views/agreement.h"
+#include "views/change_plan.h"
+#include "views/membership.h"
+#include "views/next_view.h"
+#include "views/view_mail.h"
+#include "views/view_messages.h"
 
 namespace optireduce {
 

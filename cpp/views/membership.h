@@ -9,8 +9,8 @@
 
 #include "base/rank_mask.h"
 #include "base/time.h"
-#include "group/silence.h"
-#include "group/view.h"
+#include "views/silence.h"
+#include "views/view.h"
 
 namespace optireduce {
 

@@ -1,10 +1,10 @@
-#include "wire/view_messages.h"
+#include "views/view_messages.h"
 
 #include <algorithm>
 #include <functional>
 #include <utility>
 
-#include "wire/view_codec.h"
+#include "views/view_codec.h"
 
 namespace optireduce {
 

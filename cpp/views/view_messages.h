@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "wire/view_values.h"
+#include "views/view_values.h"
 
 namespace optireduce {
 

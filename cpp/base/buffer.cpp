@@ -1,4 +1,4 @@
-#include "wire/buffer.h"
+#include "base/buffer.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -10,8 +10,8 @@
 
 #include "base/rank_mask.h"
 #include "base/time.h"
-#include "group/membership.h"
-#include "wire/view_messages.h"
+#include "views/membership.h"
+#include "views/view_messages.h"
 
 namespace optireduce {
 

@@ -1,4 +1,4 @@
-#include "group/next_view.h"
+#include "views/next_view.h"
 
 #include <algorithm>
 #include <bit>

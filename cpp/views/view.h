@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "wire/view_values.h"
+#include "views/view_values.h"
 
 namespace optireduce {
 

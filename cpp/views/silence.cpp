@@ -1,4 +1,4 @@
-#include "group/silence.h"
+#include "views/silence.h"
 
 #include <algorithm>
 

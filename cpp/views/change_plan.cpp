@@ -1,4 +1,4 @@
-#include "group/change_plan.h"
+#include "views/change_plan.h"
 
 #include <algorithm>
 

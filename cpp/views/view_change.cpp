@@ -1,4 +1,4 @@
-#include "group/view_change.h"
+#include "views/view_change.h"
 
 #include <algorithm>
 #include <utility>

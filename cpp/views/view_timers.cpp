@@ -1,7 +1,7 @@
 // When a member proposes a change, and what is repeated until it is answered.
 #include <algorithm>
 
-#include "group/view_change.h"
+#include "views/view_change.h"
 
 namespace optireduce {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/rank_mask.h"
-#include "wire/view_messages.h"
+#include "views/view_messages.h"
 
 namespace optireduce {
 

@@ -1,4 +1,4 @@
-#include "group/membership.h"
+#include "views/membership.h"
 
 #include <algorithm>
 #include <utility>
