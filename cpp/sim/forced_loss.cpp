@@ -49,9 +49,9 @@ std::vector<bool> bursts(std::uint32_t packets, double share, double mean_length
 }  // namespace
 
 bool ForcedLoss::strikes(std::span<const std::byte> packet, Rank to, const Group& group) {
-  const Decoded decoded = decode_opened(packet, true, ranks_);
-  if (!decoded.header) return false;
-  const Header& header = *decoded.header;
+  const std::optional<Header> decoded = decode(packet, ranks_);
+  if (!decoded) return false;
+  const Header& header = *decoded;
   if (header.operation < static_cast<std::uint32_t>(group.completed()))
     return false;  // a simulation has fewer than 2^32
   if (!is_data(header.type) || !header.descriptor.bounded || header.operation < options_.first_operation ||

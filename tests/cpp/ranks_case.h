@@ -130,7 +130,7 @@ class Ranks {
       for (const Segment& segment : transmit.segments) {
         std::vector<std::byte> bytes(segment.header.begin(), segment.header.end());
         bytes.insert(bytes.end(), segment.payload.begin(), segment.payload.end());
-        const Header header = *decode_opened(bytes, true, static_cast<Rank>(sides_.size())).header;
+        const Header header = *decode(bytes, static_cast<Rank>(sides_.size()));
         for (const Rank to : transmit.to) {
           if (loses && loses(rank, to, header)) continue;
           if (is_held(rank, to, header, segment.payload)) {

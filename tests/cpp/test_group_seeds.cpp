@@ -46,9 +46,9 @@ std::uint32_t elements_for(const sim::SimOptions& options, sim::Random& random) 
 }
 
 void print_packet(std::span<const std::byte> packet) {
-  const Decoded decoded = decode_opened(packet, true, 0xffff);
-  if (!decoded.header) return;
-  const Header& header = *decoded.header;
+  const std::optional<Header> decoded = decode(packet, 0xffff);
+  if (!decoded) return;
+  const Header& header = *decoded;
   std::printf("  type %d operation %u shard %u offset %u length %u completed %u ack %u",
               static_cast<int>(header.type), header.operation, header.shard, header.offset, header.length,
               header.completed, header.ack);

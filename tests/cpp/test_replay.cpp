@@ -152,7 +152,7 @@ std::uint32_t echo_to(Member& member, const Header& ping) {
   receive(member, ping);
   Transmit transmit;
   CHECK(member.group.poll_transmit(membercase::kNow, transmit));
-  const Header status = decode_opened(transmit.segments[0].header, true, membercase::kRanks).header.value();
+  const Header status = decode(transmit.segments[0].header, membercase::kRanks).value();
   CHECK(status.type == PacketType::Status);
   return status.echo;
 }
@@ -177,7 +177,7 @@ TEST(an_echo_from_long_ago_is_no_round_trip) {
     receive(member, header_of(PacketType::Status, 1'000, 3));
     Header echo = header_of(PacketType::Status, 1'001, old ? 2 : 3);
     echo.flags = kFlagEcho;
-    echo.echo = decode_opened(transmit.segments[0].header, true, membercase::kRanks).header->timestamp;
+    echo.echo = decode(transmit.segments[0].header, membercase::kRanks)->timestamp;
     receive(member, echo);
     CHECK_EQ(member.group.policy(1).rtt == Duration{}, old);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,12 @@ inline Bytes sealed(const optireduce::Header& header, std::span<const std::byte>
   std::copy(payload.begin(), payload.end(), packet.begin() + optireduce::kHeaderBytes);
   optireduce::encode(header, {secret, kSubject}, payload, kSubject, packet.data());
   return packet;
+}
+
+/// As the subject reads a packet.
+inline std::optional<optireduce::Header> received(std::span<const std::byte> packet, optireduce::Rank size) {
+  const optireduce::Seal seal(kSecret, kSubject);
+  return seal.opens(packet) ? optireduce::decode(packet, size) : std::nullopt;
 }
 
 /// Any bytes at all, with a seal that holds: what only a broken or hostile member can send.

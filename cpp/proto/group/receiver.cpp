@@ -7,12 +7,12 @@ namespace optireduce {
 
 void Receiver::handle(Time now, const Datagram& datagram) {
   Stats& stats = core_.stats;
-  HeaderError why{};
+  bool forged = false;
   intake_.open(datagram);
   for (std::uint32_t at = datagram.begin; at < datagram.bytes;) {
-    std::optional<ReceivedRun> run = intake_.next(datagram, at, why);
+    std::optional<ReceivedRun> run = intake_.next(datagram, at, forged);
     if (!run) {
-      ++(why == HeaderError::BadSeal ? stats.forged_packets : stats.invalid_packets);
+      ++(forged ? stats.forged_packets : stats.invalid_packets);
       continue;
     }
     run->operation = widen(run->header.operation, core_.progress.next_call());

@@ -197,16 +197,13 @@ void Sender::add_echo(Time now, Rank to, Header& header) const {
 }
 
 Header Sender::header_for(PacketType type, std::uint64_t operation, std::uint32_t timestamp) const {
-  const Progress& progress = core_.progress;
-  const std::uint64_t started = progress.next_call() - core_.waiting.size() - progress.completed();
   Header header;
   header.type = type;
   header.sender = core_.config.rank;
   header.operation = static_cast<std::uint32_t>(operation);
   header.view = static_cast<std::uint16_t>(members_.view().number);
   header.timestamp = timestamp;
-  header.completed = static_cast<std::uint32_t>(progress.told());
-  header.started = static_cast<std::uint8_t>(std::min<std::uint64_t>(started, 255));
+  header.completed = static_cast<std::uint32_t>(core_.progress.told());
   header.oldest = core_.oldest_residual;
   header.incast = core_.incast.code();
   if (members_.hears_all()) header.flags |= kFlagHearsAll;

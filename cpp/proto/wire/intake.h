@@ -32,8 +32,8 @@ class Intake {
   /// No byte of a packet is believed before its seal has been checked.
   void open(const Datagram& datagram);
   /// Decodes the packet at `at` of that datagram and those behind it that continue it, and moves `at` past
-  /// them. Nothing if the packet is bad, and why.
-  std::optional<ReceivedRun> next(const Datagram& datagram, std::uint32_t& at, HeaderError& why) const;
+  /// them. Nothing if the packet is bad, and whether it is forged.
+  std::optional<ReceivedRun> next(const Datagram& datagram, std::uint32_t& at, bool& forged) const;
 
  private:
   const Seal& seal_;

@@ -26,8 +26,8 @@ T get(const std::byte* in, std::size_t at) {
 // Byte offsets of the header's fields.
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kOperationAt = 4, kElementsAt = 8,
                       kKindAt = 12, kFlagsAt = 13, kLengthAt = 14, kOffsetAt = 16, kShardAt = 20,
-                      kViewAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kStartedAt = 36,
-                      kOldestAt = 37, kIncastAt = 38, kEchoAt = 40, kHoldAt = 44, kDetailAt = 48;
+                      kViewAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kOldestAt = 37,
+                      kIncastAt = 38, kEchoAt = 40, kHoldAt = 44, kDetailAt = 48;
 /// A decision has no ack and a contribution no set: the stream takes their room.
 constexpr std::size_t kDecisionStreamAt = kAckAt, kContributionStreamAt = kDetailAt + 4;
 static_assert(kDetailAt + sizeof(std::uint64_t) == kSealAt &&
@@ -87,7 +87,6 @@ void encode_fields(const Header& header, std::byte* out) {
   put(out, kTimestampAt, header.timestamp);
   put(out, kCompletedAt, header.completed);
   put(out, kAckAt, header.ack);
-  put(out, kStartedAt, header.started);
   put(out, kOldestAt, header.oldest);
   put(out, kIncastAt, header.incast);
   put(out, kEchoAt, header.echo);
@@ -111,18 +110,13 @@ std::uint8_t flags_of(const std::byte* header) {
   return get<std::uint8_t>(header, kFlagsAt);
 }
 
-Decoded decode(std::span<const std::byte> packet, const Seal& seal, Rank size) {
-  return decode_opened(packet, seal.opens(packet), size);
-}
-
-Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size) {
-  if (packet.size() < kHeaderBytes) return {std::nullopt, HeaderError::TooShort};
-  if (!genuine) return {std::nullopt, HeaderError::BadSeal};
+std::optional<Header> decode(std::span<const std::byte> packet, Rank size) {
+  if (packet.size() < kHeaderBytes) return std::nullopt;
   const std::byte* in = packet.data();
-  if (get<std::uint8_t>(in, kVersionAt) != kProtocolVersion) return {std::nullopt, HeaderError::BadVersion};
+  if (get<std::uint8_t>(in, kVersionAt) != kProtocolVersion) return std::nullopt;
   const std::uint8_t type = get<std::uint8_t>(in, kTypeAt) & kTypeMask;
   const std::uint8_t scope = get<std::uint8_t>(in, kTypeAt) >> kScopeShift;
-  if (!known(type) || scope >= kScopes) return {std::nullopt, HeaderError::BadType};
+  if (!known(type) || scope >= kScopes) return std::nullopt;
 
   Header header;
   header.type = static_cast<PacketType>(type);
@@ -136,22 +130,21 @@ Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size
   header.view = get<std::uint16_t>(in, kViewAt);
   header.timestamp = get<std::uint32_t>(in, kTimestampAt);
   header.completed = get<std::uint32_t>(in, kCompletedAt);
-  header.started = get<std::uint8_t>(in, kStartedAt);
   header.oldest = get<std::uint8_t>(in, kOldestAt);
   header.incast = get<std::uint8_t>(in, kIncastAt);
   header.echo = get<std::uint32_t>(in, kEchoAt);
   header.hold = get<std::uint16_t>(in, kHoldAt);
   decode_by_type(in, header);
 
-  if (header.sender >= size || header.shard >= size) return {std::nullopt, HeaderError::BadSender};
+  if (header.sender >= size || header.shard >= size) return std::nullopt;
   const bool data = header.type == PacketType::Contribution || header.type == PacketType::Decision;
-  if (!data && header.offset != 0) return {std::nullopt, HeaderError::BadLength};
-  if (kHeaderBytes + header.length != packet.size()) return {std::nullopt, HeaderError::BadLength};
+  if (!data && header.offset != 0) return std::nullopt;
+  if (kHeaderBytes + header.length != packet.size()) return std::nullopt;
   const auto descriptor =
       decode_descriptor(get<std::uint32_t>(in, kElementsAt), get<std::uint8_t>(in, kKindAt));
-  if (!descriptor) return {std::nullopt, HeaderError::BadDescriptor};
+  if (!descriptor) return std::nullopt;
   header.descriptor = *descriptor;
-  return {header, HeaderError::TooShort};
+  return header;
 }
 
 bool continues(std::span<const std::byte> first, std::span<const std::byte> next, std::uint32_t offset) {

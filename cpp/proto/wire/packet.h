@@ -67,7 +67,6 @@ struct Header {
   std::uint32_t timestamp = 0;  // sender's clock in microseconds, strictly increasing from batch to batch
   std::uint32_t completed = 0;  // the sender has finished all operations below this one (low 32 bits)
   std::uint32_t ack = 0;        // Contribution: chunks of the receiver's shard that came back without a hole
-  std::uint8_t started = 0;     // operations that the sender has begun and not completed (255: more)
   std::uint8_t oldest = 0;      // age of the sender's oldest residual in steps, 0: it has none
   std::uint8_t incast = 0;      // how many senders at once the sender of this packet takes (0: any number)
   std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
@@ -76,16 +75,6 @@ struct Header {
   std::uint64_t detail = 0;     // Contribution: its weight. Decision: a bit for each rank that is included
 
   bool operator==(const Header&) const = default;
-};
-
-enum class HeaderError : std::uint8_t {
-  TooShort,
-  BadVersion,
-  BadSeal,
-  BadType,
-  BadSender,
-  BadLength,
-  BadDescriptor
 };
 
 /// Writes the kSealAt bytes before the seal.
@@ -99,17 +88,9 @@ void encode(const Header& header, const Seal& seal, std::span<const std::byte> p
 PacketType type_of(const std::byte* header);
 std::uint8_t flags_of(const std::byte* header);
 
-struct Decoded {
-  std::optional<Header> header;
-  HeaderError error = HeaderError::TooShort;  // meaningful without a header
-};
-
-/// Believes nothing: checks the seal first, then every field that can be checked without knowing the
-/// operation.
-Decoded decode(std::span<const std::byte> packet, const Seal& seal, Rank size);
-
-/// The same for a packet whose seal has been checked with others'.
-Decoded decode_opened(std::span<const std::byte> packet, bool genuine, Rank size);
+/// Of a packet whose seal has been checked: nothing, unless every field is right that can be checked without
+/// knowing the operation.
+std::optional<Header> decode(std::span<const std::byte> packet, Rank size);
 
 /// Whether `next` has the header of `first`, which was decoded, but for an offset of `offset`, its own length
 /// and its seal, which was checked. Many packets arrive at once; comparing is cheaper than decoding each.
