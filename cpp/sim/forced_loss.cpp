@@ -14,10 +14,6 @@ constexpr std::uint32_t kRememberedOperations = 8;
 /// Of the receivers of an operation: so many are in a storm.
 constexpr double kStormy = 0.1;
 
-bool is_data(PacketType type) {
-  return type == PacketType::Contribution || type == PacketType::Decision;
-}
-
 std::vector<bool> scattered(std::uint32_t packets, double share, Random& random) {
   std::vector<bool> struck(packets);
   for (std::uint32_t packet = 0; packet < packets; ++packet) struck[packet] = random.chance(share);

@@ -129,20 +129,4 @@ TEST(a_rank_that_is_no_member_of_the_operation_is_answered_too) {
   CHECK_EQ(owner.gather.to_repair(0, kEverything, joined, owner.scatter.decided(0)), kEverything.missing);
 }
 
-TEST(the_first_chunk_that_somebody_lacks_is_that_of_the_slowest_member) {
-  StageSetup setup = Stages::setup_of(0, 3);
-  setup.descriptor.elements = 3 * 200 * kPacketValues;  // four chunks for each owner
-  Stages owner(setup);
-  CHECK_EQ(owner.gather.first_unacked_chunk(), 0u);
-  owner.gather.note_ack(1, 3);
-  owner.gather.note_ack(2, 1);
-  CHECK_EQ(owner.gather.first_unacked_chunk(), 1u);
-  owner.gather.note_ack(2, 0);  // an old packet
-  CHECK_EQ(owner.gather.first_unacked_chunk(), 1u);
-  owner.gather.note_ack(2, 1'000'000);
-  CHECK_EQ(owner.gather.first_unacked_chunk(), 3u);
-  owner.gather.stop_sending_to(1);
-  CHECK_EQ(owner.gather.first_unacked_chunk(), owner.gather.shard(0).chunks());
-}
-
 RUN_TESTS()

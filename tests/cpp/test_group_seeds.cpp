@@ -49,9 +49,9 @@ void print_packet(std::span<const std::byte> packet) {
   const std::optional<Header> decoded = decode(packet, 0xffff);
   if (!decoded) return;
   const Header& header = *decoded;
-  std::printf("  type %d operation %u shard %u offset %u length %u completed %u ack %u",
+  std::printf("  type %d operation %u shard %u offset %u length %u completed %u",
               static_cast<int>(header.type), header.operation, header.shard, header.offset, header.length,
-              header.completed, header.ack);
+              header.completed);
   if (header.type != PacketType::Request) return;
   const auto payload = packet.subspan(kHeaderBytes);
   const auto body = decode_request(payload);

@@ -8,7 +8,7 @@ namespace {
 /// Which fields of a header are not what an honest rank would write.
 enum Twist : std::uint8_t {
   kCompleted = 1,
-  kAck = 2,
+  kStream = 2,
   kPolicies = 4,
   kTimes = 8,
   kPlace = 16,
@@ -106,10 +106,9 @@ void Peers::place(Input& input, Header& header, std::uint64_t operation, std::ui
 void Peers::twist(Input& input, Header& header) const {
   const std::uint8_t twists = input.byte();
   if (twists & kCompleted) header.completed = input.take<std::uint32_t>();
-  if (twists & kAck) header.ack = input.take<std::uint32_t>();
+  if (twists & kStream) header.stream = input.take<std::uint32_t>();
   if (twists & kPolicies) {
     header.view = input.take<std::uint16_t>();
-    header.stream = input.take<std::uint16_t>();
     header.oldest = input.byte();
     header.incast = input.byte();
   }

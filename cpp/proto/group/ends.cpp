@@ -106,8 +106,7 @@ void Calls::let_go(Operation& operation) {
   operation.finish(core_.residuals);
   // A rank that is removed and returns fetches everything of an operation anew.
   if (!operation.call().stays_readable)
-    operation.detach({.own_whole = core_.config.elastic(),
-                      .others = members_.changes().changing(),  // others were told that it is kept
+    operation.detach({.others = members_.changes().changing(),  // others were told that it is kept
                       .orphans = members_.orphans_of(operation)});
 }
 
@@ -211,8 +210,7 @@ void Calls::release() {
     Operation& operation = *entry->second;
     const bool needed = operation.number() >= least && bytes < core_.config.log_bytes;
     if (operation.attached())
-      operation.detach({.own_whole = core_.config.elastic(),
-                        .others = needed || members_.changes().changing() ||
+      operation.detach({.others = needed || members_.changes().changing() ||
                                   members_.membership().must_keep(operation.number()),
                         .orphans = members_.orphans_of(operation)});
     bytes += operation.engine_bytes();

@@ -170,7 +170,6 @@ void Sender::fill_data(Time now, std::uint32_t timestamp, Transmit& out) {
   header.descriptor = batch_.descriptor;
   header.stream = batch_.stream;
   header.shard = batch_.shard_index;
-  header.ack = batch_.ack;
   header.detail = batch_.detail;
   header.flags |= batch_.flags;
   if (batch_.to.size() == 1 && !batch_.group) add_echo(now, batch_.to.front(), header);

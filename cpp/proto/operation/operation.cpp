@@ -150,7 +150,6 @@ bool Operation::fits(const ReceivedRun& run) const {
 std::uint32_t Operation::accept_contribution(Time now, const ReceivedRun& run) {
   const Rank from = place_of(run.header.sender);
   note_begun(run.received_at, from);
-  if (gather_) gather_->note_ack(from, run.header.ack);
   if ((run.header.flags & kFlagLast) != 0) scatter_->inbox(from).mark_last();
   const std::uint32_t fresh = scatter_->accept(now, from, run, bucket_);
   if (fresh != 0) progress_at = now;

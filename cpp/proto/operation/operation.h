@@ -129,8 +129,7 @@ class Operation {
 
   /// The caller's memory is about to change: copies the packets that somebody may still ask for.
   struct Keep {
-    bool own_whole = false;          // of our shard also what all members have
-    bool others = false;             // also the shards of other owners
+    bool others = false;             // not our shard only, but also those of other owners
     std::vector<Rank> orphans = {};  // owners that were removed: somebody may have to pass on their shards
   };
   void detach(const Keep& keep);
@@ -171,11 +170,6 @@ class Operation {
   Time progress_at;         // when the last packet came that was of use
 
  private:
-  struct Kept {
-    std::uint32_t first_chunk = 0;
-    std::vector<std::byte> data;  // in the order of packets
-  };
-
   void note_begun(Time now, Rank place);
   void keep_excluded(Rank owner, std::uint32_t packet, Residuals& residuals);
   void take_over_shard(Rank owner, Residuals& residuals);
@@ -185,7 +179,7 @@ class Operation {
     return carries() && (detail >> (setup_.rank & 63u) & 1) == 0;
   }
   const Decided& details(Rank owner) const;
-  void keep_copy(Rank owner, std::uint32_t first_chunk);
+  void keep_copy(Rank owner);
   void label(OutgoingBatch& batch, PacketType type) const;
   void fill_ledger(Report& report) const;
   void fill_holes(Rank owner, Report& report) const;
@@ -203,7 +197,7 @@ class Operation {
   ClosedBy closed_by_ = ClosedBy::Complete;
   Time closed_at_ = Time::never();
   bool finished_ = false;
-  std::map<Rank, Kept> kept_;  // by owner
+  std::map<Rank, std::vector<std::byte>> kept_;  // shards by owner, in the order of packets
   std::uint64_t carried_bytes_ = 0, residual_bytes_ = 0, dropped_bytes_ = 0;
 };
 

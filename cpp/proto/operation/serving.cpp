@@ -22,7 +22,6 @@ bool Operation::next_decision(Time now, const std::vector<Peer>& peers, bool to_
   if (!any) return false;
   for (Rank& to : batch.to) to = rank_at(to);
   batch.data = bucket_.data(scatter_->index(), scatter_->shard());
-  batch.data_begin = 0;
   label(batch, PacketType::Decision);
   return true;
 }
@@ -42,7 +41,6 @@ bool Operation::next_contribution(const std::vector<Peer>& peers, std::vector<bo
     }
     batch.shard_index = schedule_.shard_of(turn_);
     batch.data = bucket_.data(batch.shard_index, batch.shard);
-    batch.data_begin = 0;
     for (std::uint32_t i = 0; bucket_.narrow() && i < batch.packets; ++i)
       bucket_.round(optireduce::place_of(batch.shard, batch.first_packet + i));
     batch.detail = call_->weight;
@@ -77,13 +75,11 @@ bool Operation::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   batch.shard = schedule_.shard(repair.shard);
   batch.shard_index = repair.shard;
   batch.data = attached() || !finished_ ? bucket_.data(repair.shard, batch.shard) : nullptr;
-  batch.data_begin = 0;
   if (batch.data == nullptr) {
     const auto kept = kept_.find(owner);
-    if (!decision || kept == kept_.end() || repair.chunk < kept->second.first_chunk) return false;
+    if (!decision || kept == kept_.end()) return false;
     batch.shard.order = PacketOrder::in_place(batch.shard.order.full);
-    batch.data = kept->second.data.data();
-    batch.data_begin = batch.shard.offset_of(kept->second.first_chunk * batch.shard.chunk_packets);
+    batch.data = kept->second.data();
   }
   if (!decision && (!scatter_ || owner != place_of(repair.to))) return false;
   const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(repair.packets));
@@ -91,7 +87,6 @@ bool Operation::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   batch.first_packet = repair.chunk * batch.shard.chunk_packets + first_bit;
   batch.packets = decision ? details(owner).equal_run(batch.first_packet, run) : run;
   batch.detail = decision ? details(owner).detail(batch.first_packet) : call_->weight;
-  batch.ack = decision || !gather_ ? 0 : gather_->inbox(owner).whole_chunks();
   batch.flags = kFlagResent;
   batch.group = false;
   batch.to.assign(1, repair.to);
@@ -128,33 +123,26 @@ void Operation::detach(const Keep& keep) {
   for (Rank owner = 0; gather_ && owner < places(); ++owner) {
     const auto& orphans = keep.orphans;
     const bool orphan = std::find(orphans.begin(), orphans.end(), rank_at(owner)) != orphans.end();
-    if (owner == me_) {
-      keep_copy(owner, keep.own_whole ? 0 : gather_->first_unacked_chunk());
-    } else if (keep.others || orphan) {
-      keep_copy(owner, 0);
-    }
+    if (owner == me_ || keep.others || orphan) keep_copy(owner);
   }
   bucket_.detach();
 }
 
-void Operation::keep_copy(Rank owner, std::uint32_t first_chunk) {
+void Operation::keep_copy(Rank owner) {
   const Rank index = schedule_.shard_of(owner);
   const Shard shard = schedule_.shard(index);
-  if (first_chunk >= shard.chunks()) return;
-  Kept& kept = kept_[owner];
-  kept.first_chunk = first_chunk;
-  const std::uint32_t first = first_chunk * shard.chunk_packets;
-  kept.data.reserve(shard.bytes - shard.offset_of(first));
+  std::vector<std::byte>& kept = kept_[owner];
+  kept.reserve(shard.bytes);
   const std::byte* const data = bucket_.data(index, shard);
-  for (std::uint32_t packet = first; packet < shard.packets(); ++packet) {
+  for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
     const std::byte* from = data + shard.place_of(packet);
-    kept.data.insert(kept.data.end(), from, from + shard.length_of(packet));
+    kept.insert(kept.end(), from, from + shard.length_of(packet));
   }
 }
 
 std::size_t Operation::engine_bytes() const {
   std::size_t bytes = bucket_.engine_bytes();
-  for (const auto& [_, kept] : kept_) bytes += kept.data.size();
+  for (const auto& [_, kept] : kept_) bytes += kept.size();
   return bytes;
 }
 
@@ -171,8 +159,7 @@ void Operation::note_overwritten() {
 bool Operation::keeps(Rank owner) const {
   // A small bucket has fewer shards than owners.
   if (!finished_ || attached() || schedule_.shard(schedule_.shard_of(owner)).packets() == 0) return true;
-  const auto kept = kept_.find(owner);
-  return kept != kept_.end() && kept->second.first_chunk == 0;
+  return kept_.contains(owner);
 }
 
 }  // namespace optireduce

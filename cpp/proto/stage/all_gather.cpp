@@ -11,8 +11,7 @@ AllGather::AllGather(const StageSetup& setup, const Schedule& schedule, Time now
       owners_(setup.places()),
       inboxes_(setup.places()),
       receives_(setup.places(), true),
-      position_(setup.places(), 0),
-      acked_chunks_(setup.places(), 0) {
+      position_(setup.places(), 0) {
   std::uint64_t everybody = 0;
   for (Rank place = 0; place < setup.places(); ++place) everybody |= setup.bit_of(place);
   details_.assign(setup.places(), Decided(setup.tells_sets() ? everybody : 0));
@@ -126,7 +125,6 @@ void AllGather::begin_batch(const Decided& decided, std::uint32_t position, std:
 
 void AllGather::finish_batch(const Decided& decided, std::uint32_t position, OutgoingBatch& batch) {
   batch.shard_index = indices_[me_];
-  batch.ack = 0;
   batch.detail = decided.detail(batch.first_packet);
   batch.flags = is_last_percent(shards_[me_], position + batch.packets) ? kFlagLast : std::uint8_t{0};
   for (Rank place : batch.to) position_[place] = position + batch.packets;
@@ -148,19 +146,6 @@ bool AllGather::all_sent(const Decided& decided) const {
     if (holds_back(decided, place)) return false;
   }
   return true;
-}
-
-void AllGather::note_ack(Rank place, std::uint32_t chunks) {
-  acked_chunks_[place] = std::clamp(chunks, acked_chunks_[place], shards_[me_].chunks());
-}
-
-std::uint32_t AllGather::first_unacked_chunk() const {
-  if (me_ >= members_.size()) return ~std::uint32_t{0};
-  std::uint32_t first = shards_[me_].chunks();
-  for (Rank place = 0; place < members_.size(); ++place) {
-    if (place != me_ && receives_[place]) first = std::min(first, acked_chunks_[place]);
-  }
-  return first;
 }
 
 std::uint64_t AllGather::to_repair(Rank owner, const RequestEntry& entry, const RequestContext& context,

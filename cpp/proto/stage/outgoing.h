@@ -22,16 +22,14 @@ struct OutgoingBatch {
   Shard shard;
   std::uint32_t first_packet = 0;  // in the shard
   std::uint32_t packets = 0;
-  const std::byte* data = nullptr;  // of the shard, from `data_begin` on
-  std::uint32_t data_begin = 0;
-  std::uint32_t ack = 0;
-  std::uint64_t detail = 0;  // see Header
+  const std::byte* data = nullptr;  // of the shard
+  std::uint64_t detail = 0;         // see Header
   std::uint8_t flags = 0;
   std::vector<Rank> to;
   bool group = false;  // sent once, to the multicast group, for all of them
 
   std::span<const std::byte> payload(std::uint32_t packet) const {
-    return {data + (shard.place_of(packet) - data_begin), shard.length_of(packet)};
+    return {data + shard.place_of(packet), shard.length_of(packet)};
   }
   bool resent() const { return (flags & kFlagResent) != 0; }
   std::uint32_t bytes() const {

@@ -3,13 +3,6 @@
 #include <utility>
 
 namespace optireduce {
-namespace {
-
-bool is_data(PacketType type) {
-  return type == PacketType::Contribution || type == PacketType::Decision;
-}
-
-}  // namespace
 
 void Intake::open(const Datagram& datagram) {
   const std::span packets(datagram.buffer.data() + datagram.begin, datagram.bytes - datagram.begin);

@@ -26,10 +26,8 @@ T get(const std::byte* in, std::size_t at) {
 // Byte offsets of the header's fields.
 constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kOperationAt = 4, kElementsAt = 8,
                       kKindAt = 12, kFlagsAt = 13, kLengthAt = 14, kOffsetAt = 16, kShardAt = 20,
-                      kViewAt = 22, kTimestampAt = 24, kCompletedAt = 28, kAckAt = 32, kOldestAt = 37,
+                      kViewAt = 22, kTimestampAt = 24, kCompletedAt = 28, kStreamAt = 32, kOldestAt = 37,
                       kIncastAt = 38, kEchoAt = 40, kHoldAt = 44, kDetailAt = 48;
-/// A decision has no ack and a contribution no set: the stream takes their room.
-constexpr std::size_t kDecisionStreamAt = kAckAt, kContributionStreamAt = kDetailAt + 4;
 static_assert(kDetailAt + sizeof(std::uint64_t) == kSealAt &&
               kSealAt + sizeof(std::uint64_t) == kHeaderBytes);
 
@@ -50,16 +48,6 @@ std::optional<Descriptor> decode_descriptor(std::uint32_t elements, std::uint8_t
     return std::nullopt;
   return Descriptor{elements, static_cast<DType>(dtype), static_cast<ReduceOp>(op),
                     (kind & kBoundedKind) != 0};
-}
-
-/// Fields that share their room with others.
-void decode_by_type(const std::byte* in, Header& header) {
-  const bool decision = header.type == PacketType::Decision;
-  const bool contribution = header.type == PacketType::Contribution;
-  header.ack = decision ? 0 : get<std::uint32_t>(in, kAckAt);
-  header.detail = contribution ? get<std::uint32_t>(in, kDetailAt) : get<std::uint64_t>(in, kDetailAt);
-  if (decision) header.stream = get<std::uint32_t>(in, kDecisionStreamAt);
-  if (contribution) header.stream = get<std::uint32_t>(in, kContributionStreamAt);
 }
 
 bool known(std::uint8_t type) {
@@ -86,14 +74,12 @@ void encode_fields(const Header& header, std::byte* out) {
   put(out, kViewAt, header.view);
   put(out, kTimestampAt, header.timestamp);
   put(out, kCompletedAt, header.completed);
-  put(out, kAckAt, header.ack);
+  put(out, kStreamAt, header.stream);
   put(out, kOldestAt, header.oldest);
   put(out, kIncastAt, header.incast);
   put(out, kEchoAt, header.echo);
   put(out, kHoldAt, header.hold);
   put(out, kDetailAt, header.detail);
-  if (header.type == PacketType::Decision) put(out, kDecisionStreamAt, header.stream);
-  if (header.type == PacketType::Contribution) put(out, kContributionStreamAt, header.stream);
 }
 
 void encode(const Header& header, const Seal& seal, std::span<const std::byte> payload, Rank to,
@@ -134,11 +120,11 @@ std::optional<Header> decode(std::span<const std::byte> packet, Rank size) {
   header.incast = get<std::uint8_t>(in, kIncastAt);
   header.echo = get<std::uint32_t>(in, kEchoAt);
   header.hold = get<std::uint16_t>(in, kHoldAt);
-  decode_by_type(in, header);
+  header.stream = get<std::uint32_t>(in, kStreamAt);
+  header.detail = get<std::uint64_t>(in, kDetailAt);
 
   if (header.sender >= size || header.shard >= size) return std::nullopt;
-  const bool data = header.type == PacketType::Contribution || header.type == PacketType::Decision;
-  if (!data && header.offset != 0) return std::nullopt;
+  if (!is_data(header.type) && header.offset != 0) return std::nullopt;
   if (kHeaderBytes + header.length != packet.size()) return std::nullopt;
   const auto descriptor =
       decode_descriptor(get<std::uint32_t>(in, kElementsAt), get<std::uint8_t>(in, kKindAt));

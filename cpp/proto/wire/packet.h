@@ -12,7 +12,7 @@
 
 namespace optireduce {
 
-constexpr std::uint8_t kProtocolVersion = 4;
+constexpr std::uint8_t kProtocolVersion = 5;
 constexpr std::size_t kHeaderBytes = 64;
 constexpr std::size_t kSealAt = 56;  // to the end of the header
 
@@ -37,6 +37,10 @@ enum class PacketType : std::uint8_t {
   Abstain = 8,       // the sender contributes nothing to this operation
   View = 9,          // a message about membership (wire/view_messages.h)
 };
+
+constexpr bool is_data(PacketType type) {
+  return type == PacketType::Contribution || type == PacketType::Decision;
+}
 
 /// Which part of the group an operation's packet is exchanged in: everybody, or a row or column of a grid.
 enum class Scope : std::uint8_t { All = 0, Row = 1, Column = 2, RowResult = 3 };
@@ -66,7 +70,6 @@ struct Header {
   std::uint16_t view = 0;       // low bits of the sender's view number
   std::uint32_t timestamp = 0;  // sender's clock in microseconds, strictly increasing from batch to batch
   std::uint32_t completed = 0;  // the sender has finished all operations below this one (low 32 bits)
-  std::uint32_t ack = 0;        // Contribution: chunks of the receiver's shard that came back without a hole
   std::uint8_t oldest = 0;      // age of the sender's oldest residual in steps, 0: it has none
   std::uint8_t incast = 0;      // how many senders at once the sender of this packet takes (0: any number)
   std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
