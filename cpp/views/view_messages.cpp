@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "views/view_codec.h"
+#include "base/codec.h"
 
 namespace optireduce {
 

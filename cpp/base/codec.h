@@ -1,4 +1,4 @@
-// How view messages become bytes (little-endian) and come back. A message lists its fields once, in
+// How messages become bytes (little-endian) and come back. A message lists its fields once, in
 // fields(codec, message): a Writer appends them, a Reader fills them in and checks them.
 #pragma once
 
