@@ -39,6 +39,14 @@ std::uint32_t Shard::bytes_of(std::uint32_t chunk, std::uint64_t mask) const {
   return total;
 }
 
+bool Shard::fits(const ReceivedRun& run) const {
+  if (run.header.offset >= bytes || run.header.offset % payload_bytes != 0) return false;
+  const std::uint32_t first = run.header.offset / payload_bytes;
+  const std::uint32_t last = first + run.packets - 1;
+  if (last >= packets() || first / chunk_packets != last / chunk_packets) return false;
+  return run.last_length == length_of(last) && (run.packets == 1 || run.header.length == payload_bytes);
+}
+
 Schedule::Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank owners,
                    std::uint32_t payload_bytes, std::uint64_t order_seed)
     : owners_(owners),

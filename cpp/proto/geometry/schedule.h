@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "geometry/packet_order.h"
+#include "wire/intake.h"
 #include "wire/packet.h"
 
 namespace optireduce {
@@ -47,6 +48,8 @@ struct Shard {
     return std::min(payload_bytes, bytes - offset_of(packet));
   }
   std::uint32_t bytes_of(std::uint32_t chunk, std::uint64_t mask) const;
+  /// Whether a run's place and lengths are those of packets of one chunk of the shard.
+  bool fits(const ReceivedRun& run) const;
 
   /// Bits first .. first+count-1.
   static constexpr std::uint64_t mask_of(std::uint32_t first, std::uint32_t count) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "geometry/fits.h"
 #include "kernels/reduce.h"
 
 namespace optireduce {
@@ -135,11 +134,11 @@ bool Operation::fits(const ReceivedRun& run) const {
   if (run.header.type == PacketType::Contribution) {
     const bool wanted = scatter_ && setup_.reduces && descriptor().op != ReduceOp::Gather;
     if (!wanted || shard != scatter_->index() || place_of(run.header.sender) == kNoPlace) return false;
-    return optireduce::fits(scatter_->shard(), run);
+    return scatter_->shard().fits(run);
   }
   if (!gather_ || gather_->owner(shard) == me_) return false;
   const Rank owner = gather_->owner(shard);
-  if (!optireduce::fits(gather_->shard(owner), run)) return false;
+  if (!gather_->shard(owner).fits(run)) return false;
   // Without a deadline a sum that lacks our contribution cannot be.
   const std::uint32_t last = run.header.offset / setup_.payload_bytes + run.packets - 1;
   const bool needs_us = !descriptor().bounded && begun() && setup_.reduces && me_ != kNoPlace &&

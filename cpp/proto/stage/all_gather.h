@@ -15,7 +15,7 @@
 #include "stage/inbox.h"
 #include "stage/outgoing.h"
 #include "stage/reduce_scatter.h"
-#include "wire/received_run.h"
+#include "wire/intake.h"
 
 namespace optireduce {
 

@@ -14,7 +14,7 @@
 #include "stage/decided.h"
 #include "stage/inbox.h"
 #include "stage/outbox.h"
-#include "wire/received_run.h"
+#include "wire/intake.h"
 
 namespace optireduce {
 
