@@ -156,4 +156,21 @@ class Reader {
   bool ok_ = true;
 };
 
+template <typename Message>
+std::vector<std::byte> to_bytes(const Message& message) {
+  Writer out;
+  out.all(message);
+  return out.take();
+}
+
+/// Nothing, unless all of `bytes` is one message of a group of `ranks`.
+template <typename Message>
+std::optional<Message> from_bytes(std::span<const std::byte> bytes, std::size_t ranks) {
+  Reader in(bytes, ranks);
+  Message message;
+  in.all(message);
+  if (!in.ok() || !in.rest().empty()) return std::nullopt;
+  return message;
+}
+
 }  // namespace optireduce

@@ -45,7 +45,7 @@ Seal checked_seal(const std::string& auth, const nb::bytes& secret, Rank rank) {
 }
 
 DType checked_dtype(int code) {
-  if (code < 0 || code > static_cast<int>(kLastDType)) {
+  if (code < 0 || code > static_cast<int>(DType::Last)) {
     throw std::invalid_argument(
         "dtype code " + std::to_string(code) +
         " is not 0 (float32), 1 (float64), 2 (bfloat16), 3 (float16) or 4 (int8 blocks)");

@@ -35,7 +35,7 @@ Descriptor to_descriptor(std::uint64_t elements, int dtype, int op, bool bounded
   if (elements > std::numeric_limits<std::uint32_t>::max()) {
     throw std::invalid_argument("elements is " + std::to_string(elements) + ", must be below 2^32");
   }
-  if (dtype < 0 || dtype > static_cast<int>(kLastDType)) {
+  if (dtype < 0 || dtype > static_cast<int>(DType::Last)) {
     throw std::invalid_argument("dtype is " + std::to_string(dtype) + ", must be in 0 .. 4");
   }
   if (op < 0 || op > static_cast<int>(ReduceOp::Gather)) {

@@ -9,10 +9,16 @@
 namespace optireduce {
 
 /// Int8Block: 62 values in 64 bytes (kernels/int8_block.h); an element is a block.
-enum class DType : std::uint8_t { Float32 = 0, Float64 = 1, BFloat16 = 2, Float16 = 3, Int8Block = 4 };
-constexpr DType kLastDType = DType::Int8Block;
+enum class DType : std::uint8_t {
+  Float32 = 0,
+  Float64 = 1,
+  BFloat16 = 2,
+  Float16 = 3,
+  Int8Block = 4,
+  Last = Int8Block
+};
 /// Gather adds nothing: every rank's own part of the buffer goes to all others.
-enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1, Gather = 2 };
+enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1, Gather = 2, Last = Gather };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {

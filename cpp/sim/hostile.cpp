@@ -1,6 +1,7 @@
 #include "sim/hostile.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "wire/packet.h"
@@ -9,10 +10,6 @@ namespace optireduce::sim {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-// Where the fields are that no group may believe unchecked (packet.cpp has the whole layout).
-constexpr std::size_t kVersionAt = 0, kTypeAt = 1, kSenderAt = 2, kLengthAt = 14, kOffsetAt = 16,
-                      kShardAt = 20;
 
 std::byte random_byte(Random& random) {
   return static_cast<std::byte>(random.next() & 0xff);
@@ -47,28 +44,31 @@ Bytes truncated(Bytes packet, Random& random) {
 /// One field that cannot be right. Fields that another genuine packet could carry stay as they are: whoever
 /// can seal packets is believed.
 Bytes mangled(Bytes packet, Rank ranks, Random& random) {
+  constexpr std::size_t kSenderAt = offsetof(Header, sender);
   switch (random.below(6)) {
     case 0:
-      spoil(packet, kVersionAt, random);
+      spoil(packet, offsetof(Header, version), random);
       break;
     case 1:
-      packet[kTypeAt] = random.chance(0.5)
-                            ? static_cast<std::byte>(random.below(16) << 4)  // no type is 0 ...
-                            : packet[kTypeAt] | std::byte{0x80};             // ... no scope 8
+      if (random.chance(0.5)) {
+        packet[offsetof(Header, type)] = std::byte{0};  // no type is 0 ...
+      } else {
+        packet[offsetof(Header, scope)] |= std::byte{0x80};  // ... no scope 128
+      }
       break;
     case 2:
       packet[kSenderAt] =
           static_cast<std::byte>(static_cast<unsigned>(packet[kSenderAt]) + 1 + random.below(ranks - 1u));
       break;
     case 3:
-      spoil(packet, kLengthAt + random.below(2), random);
+      spoil(packet, offsetof(Header, length) + random.below(2), random);
       break;
     case 4:
-      packet[kOffsetAt] ^= std::byte{1};  // no packet begins there
+      packet[offsetof(Header, offset)] ^= std::byte{1};  // no packet begins there
       if (packet.size() > kHeaderBytes) spoil(packet, kHeaderBytes, random);
       break;
     default:
-      packet[kShardAt + 1] = std::byte{0xff};  // no group has that many shards
+      packet[offsetof(Header, shard) + 1] = std::byte{0xff};  // no group has that many shards
   }
   return packet;
 }

@@ -54,23 +54,25 @@ TEST(a_bucket_that_nobody_here_has_called_takes_no_more_than_the_room_for_early_
 TEST(decisions_are_answered_after_the_callers_memory_was_overwritten) {
   for (const bool stays_readable : {false, true}) {
     for (const bool is_bounded : {false, true}) {
-      Ranks ranks(2);
-      const Time until = ranks.now() + Duration::millis(40);
-      ranks.loses = [&](Rank from, Rank, const Header& header) {
-        return from == 0 && header.type == PacketType::Decision && ranks.now() < until;
-      };
-      std::vector<Values> values = values_of(2, 50'000);
-      Call call = is_bounded ? bounded(0) : exact();
-      call.stays_readable = stays_readable;
-      ranks.start_all(values, call);
-      ranks.run(Duration::millis(20));
-      CHECK_EQ(ranks.take_reports(0).size(), 1u);
-      CHECK(ranks.take_reports(1).empty());
-      if (stays_readable) ranks.release(0);
-      std::fill(values[0].begin(), values[0].end(), -1.0F);
-      ranks.run(kLong);
-      CHECK_EQ(ranks.take_reports(1).size(), 1u);
-      CHECK(all_are(values[1], 3));
+      for (const GroupConfig& config : {GroupConfig{}, fixed()}) {
+        Ranks ranks(2, config);
+        const Time until = ranks.now() + Duration::millis(40);
+        ranks.loses = [&](Rank from, Rank, const Header& header) {
+          return from == 0 && header.type == PacketType::Decision && ranks.now() < until;
+        };
+        std::vector<Values> values = values_of(2, 50'000);
+        Call call = is_bounded ? bounded(0) : exact();
+        call.stays_readable = stays_readable;
+        ranks.start_all(values, call);
+        ranks.run(Duration::millis(20));
+        CHECK_EQ(ranks.take_reports(0).size(), 1u);
+        CHECK(ranks.take_reports(1).empty());
+        if (stays_readable) ranks.release(0);
+        std::fill(values[0].begin(), values[0].end(), -1.0F);
+        ranks.run(kLong);
+        CHECK_EQ(ranks.take_reports(1).size(), 1u);
+        CHECK(all_are(values[1], 3));
+      }
     }
   }
 }

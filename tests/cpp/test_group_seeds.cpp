@@ -2,6 +2,7 @@
 // exact, always.
 #include <cstdio>
 
+#include "base/codec.h"
 #include "seeds.h"
 #include "sim_case.h"
 
@@ -53,14 +54,11 @@ void print_packet(std::span<const std::byte> packet) {
               static_cast<int>(header.type), header.operation, header.shard, header.offset, header.length,
               header.completed);
   if (header.type != PacketType::Request) return;
-  const auto payload = packet.subspan(kHeaderBytes);
-  const auto body = decode_request(payload);
+  const auto body = from_bytes<RequestBody>(packet.subspan(kHeaderBytes), 0xffff);
   if (!body) return;
   std::printf(" wants %d", static_cast<int>(body->wanted));
-  for (std::size_t i = 0; i < body->entries; ++i) {
-    const RequestEntry entry = decode_entry(payload, i);
+  for (const RequestEntry& entry : body->entries)
     std::printf(" %u:%llx", entry.chunk, static_cast<unsigned long long>(entry.missing));
-  }
 }
 
 void print_event(const sim::TraceEntry& entry) {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "../fuzz/seal.h"
+#include "base/codec.h"
 #include "check.h"
 #include "group/group.h"
 
@@ -94,18 +95,13 @@ class Rank0 {
   }
   /// For the contribution to the shard of that owner.
   void ask_again(Rank from, std::uint64_t operation, std::size_t entries, Rank owner) {
-    fuzz::Bytes payload(RequestBody::kFixedBytes + entries * RequestBody::kEntryBytes);
-    encode_request(
-        {static_cast<std::uint32_t>(now_.ns / 1000 + 1'000'000), PacketType::Contribution, entries},
-        payload.data());
-    for (std::size_t i = 0; i < entries; ++i) {
-      const RequestEntry everything{0, ~std::uint64_t{0}};
-      encode_entry(everything, payload.data() + RequestBody::kFixedBytes + i * RequestBody::kEntryBytes);
-    }
+    const RequestEntry everything{0, ~std::uint64_t{0}};
+    const RequestBody body{static_cast<std::uint32_t>(now_.ns / 1000 + 1'000'000), PacketType::Contribution,
+                           std::vector(entries, everything)};
     Header request = header(PacketType::Request, from, operation);
     request.shard =
         Schedule(descriptor_, operation, config_.size, config_.path.payload_bytes, 0).shard_of(owner);
-    hear(request, payload);
+    hear(request, to_bytes(body));
   }
 
   /// Packets that it sends now, by type.
@@ -115,7 +111,8 @@ class Rank0 {
     while (group_.poll_transmit(now_, transmit)) {
       for (const Segment& segment : transmit.segments)
         sent[type_of(segment.header.data())] += transmit.to.size();
-      std::memcpy(&sent_, transmit.segments.front().header.data() + 24, sizeof sent_);
+      std::memcpy(&sent_, transmit.segments.front().header.data() + offsetof(Header, timestamp),
+                  sizeof sent_);
     }
     return sent;
   }
@@ -194,8 +191,7 @@ TEST(an_operation_that_is_rejected_again_and_again_ends_once) {
   Rank0 rank;
   rank.start();
   rank.start();
-  fuzz::Bytes payload(RejectBody::kBytes);
-  encode_reject({RejectReason::Timeout, 1, 1, {}, {}}, payload.data());
+  const fuzz::Bytes payload = to_bytes(RejectBody{RejectReason::Timeout, 1, 1, {}, {}});
   for (int i = 0; i < 3; ++i)
     rank.hear(rank.header(PacketType::Reject, 1, 1), payload);  // the first is still open
   CHECK_EQ(rank.pass(Duration::millis(1)).size(), 1u);
@@ -204,8 +200,7 @@ TEST(an_operation_that_is_rejected_again_and_again_ends_once) {
 TEST(what_comes_after_an_operation_that_failed_ahead_of_its_turn_ends) {
   Rank0 rank;
   for (int i = 0; i < 3; ++i) rank.start(false, ReduceOp::Gather);
-  fuzz::Bytes payload(RejectBody::kBytes);
-  encode_reject({RejectReason::Timeout, 1, 1, {}, {}}, payload.data());
+  const fuzz::Bytes payload = to_bytes(RejectBody{RejectReason::Timeout, 1, 1, {}, {}});
   rank.hear(rank.header(PacketType::Reject, 1, 1), payload);
   rank.hear_all(PacketType::Decision, 1, 0);
   rank.hear_all(PacketType::Decision, 1, 2);

@@ -2,6 +2,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "base/codec.h"
 #include "check.h"
 #include "member.h"
 #include "sim/random.h"
@@ -28,7 +29,7 @@ Header header_of(PacketType type) {
   header.shard = schedule.shard_of(contribution ? 0 : 1);
   if (contribution || type == PacketType::Decision) header.length = kPayload;
   if (type == PacketType::Request) header.length = RequestBody::kFixedBytes;
-  if (type == PacketType::Reject) header.length = RejectBody::kBytes;
+  if (type == PacketType::Reject) header.length = static_cast<std::uint16_t>(to_bytes(RejectBody{}).size());
   return header;
 }
 

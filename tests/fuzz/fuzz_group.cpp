@@ -80,7 +80,7 @@ class Script {
 
   void start() {
     Descriptor descriptor;
-    descriptor.dtype = static_cast<DType>(input_.below(static_cast<unsigned>(kLastDType) + 1));
+    descriptor.dtype = static_cast<DType>(input_.below(static_cast<unsigned>(DType::Last) + 1));
     const std::uint32_t most = static_cast<std::uint32_t>(kMostBucketBytes / size_of(descriptor.dtype));
     descriptor.elements = input_.take<std::uint16_t>() % most;
     const std::uint8_t how = input_.byte();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/codec.h"
+
 namespace fuzz {
 namespace {
 
@@ -19,10 +21,6 @@ enum Twist : std::uint8_t {
 
 constexpr std::size_t kMostBytes = 60'000;
 
-bool carries_data(PacketType type) {
-  return type == PacketType::Contribution || type == PacketType::Decision;
-}
-
 /// Mostly near what was started, before or after; sometimes anywhere.
 std::uint64_t pick_operation(Input& input, std::uint64_t started) {
   const std::uint8_t choice = input.byte();
@@ -34,7 +32,7 @@ std::uint64_t pick_operation(Input& input, std::uint64_t started) {
 Descriptor any_descriptor(Input& input) {
   Descriptor descriptor;
   descriptor.elements = input.take<std::uint32_t>();
-  descriptor.dtype = static_cast<DType>(input.below(static_cast<unsigned>(kLastDType) + 1));
+  descriptor.dtype = static_cast<DType>(input.below(static_cast<unsigned>(DType::Last) + 1));
   descriptor.op = static_cast<ReduceOp>(input.below(3));
   descriptor.bounded = input.below(2) == 1;
   return descriptor;
@@ -73,7 +71,7 @@ Peers::Volley Peers::speak(Input& input, const Subject& subject, Secret secret) 
   if (header.type == PacketType::Reject) payload = reject(input);
   if (header.type == PacketType::View) payload = view_message(input, subject);
   header.length = static_cast<std::uint16_t>(payload.size());
-  const std::uint32_t packets = carries_data(header.type) ? 1 + input.below(8) : 1;
+  const std::uint32_t packets = is_data(header.type) ? 1 + input.below(8) : 1;
   const Rank from = header.sender;  // the socket knows, whatever the header says
   twist(input, header);
   Volley volley{from, static_cast<std::uint32_t>(kHeaderBytes + payload.size()), {}};
@@ -92,7 +90,7 @@ Peers::Volley Peers::speak(Input& input, const Subject& subject, Secret secret) 
 void Peers::place(Input& input, Header& header, std::uint64_t operation, std::uint32_t& packet,
                   Shard& shard) const {
   const std::uint8_t which = input.byte();
-  if (!carries_data(header.type)) return;
+  if (!is_data(header.type)) return;
   const std::uint64_t seed = config_.shuffle && header.descriptor.bounded ? config_.seal.shared_number() : 0;
   const Schedule schedule(header.descriptor, operation, config_.size, config_.path.payload_bytes, seed);
   header.shard = schedule.shard_of(header.type == PacketType::Contribution ? config_.rank : header.sender);
@@ -129,29 +127,28 @@ void Peers::twist(Input& input, Header& header) const {
 Bytes Peers::request(Input& input, const Subject& subject) const {
   const std::uint8_t many = input.byte();
   const std::size_t entries = many == 255 ? kMostBytes / RequestBody::kEntryBytes : many % 8;
-  Bytes payload(RequestBody::kFixedBytes + entries * RequestBody::kEntryBytes);
-  const std::uint32_t newest = input.below(2) == 0 ? subject.timestamp() : input.take<std::uint32_t>();
-  encode_request({newest, static_cast<PacketType>(1 + input.below(2)), entries}, payload.data());
+  RequestBody body;
+  body.newest = input.below(2) == 0 ? subject.timestamp() : input.take<std::uint32_t>();
+  body.wanted = static_cast<PacketType>(1 + input.below(2));
   for (std::size_t i = 0; i < entries; ++i) {
     RequestEntry entry{input.byte(), ~std::uint64_t{0}};
     if (entry.chunk == 255) entry = {input.take<std::uint32_t>(), input.take<std::uint64_t>()};
-    encode_entry(entry, payload.data() + RequestBody::kFixedBytes + i * RequestBody::kEntryBytes);
+    body.entries.push_back(entry);
   }
-  return payload;
+  return to_bytes(body);
 }
 
 Bytes Peers::reject(Input& input) const {
-  Bytes payload(RejectBody::kBytes);
   if (input.below(4) == 0) {
+    Bytes payload = to_bytes(RejectBody{});
     input.fill(payload);
     return payload;
   }
   RejectBody body;
-  body.reason = static_cast<RejectReason>(1 + input.below(3));
+  body.reason = static_cast<RejectReason>(input.below(3));
   body.culprit = static_cast<Rank>(input.below(config_.size));
   body.reporter = static_cast<Rank>(input.below(config_.size));
-  encode_reject(body, payload.data());
-  return payload;
+  return to_bytes(body);
 }
 
 /// A message about the view, about as a member would send it, or any bytes.
@@ -200,9 +197,9 @@ Peers::Volley Peers::babble(Input& input, Secret secret) {
   for (std::size_t at = 0; at < volley.bytes.size(); at += stride) {
     const std::span packet(volley.bytes.data() + at, std::min(stride, volley.bytes.size() - at));
     if (packet.size() < kHeaderBytes) continue;
-    packet[0] = std::byte{kProtocolVersion};
-    packet[2] = static_cast<std::byte>(volley.from);
-    packet[3] = std::byte{0};
+    packet[offsetof(Header, version)] = std::byte{kProtocolVersion};
+    packet[offsetof(Header, sender)] = static_cast<std::byte>(volley.from);
+    packet[offsetof(Header, sender) + 1] = std::byte{0};
     seal_raw(packet, secret);
   }
   return volley;

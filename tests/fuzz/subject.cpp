@@ -72,7 +72,8 @@ void Subject::send_all(Time now, Bytes& sent) {
       require(segment.bytes() == transmit.segments.front().bytes() || &segment == &transmit.segments.back(),
               "packets of a batch are equally long");
     }
-    std::memcpy(&timestamp_, transmit.segments.front().header.data() + 24, sizeof timestamp_);
+    std::memcpy(&timestamp_, transmit.segments.front().header.data() + offsetof(Header, timestamp),
+                sizeof timestamp_);
   }
 }
 

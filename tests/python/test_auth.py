@@ -20,7 +20,7 @@ from optireduce.experiments.simulation import Simulation
 
 SECRET = bytes(range(SECRET_BYTES))
 MTU = 1500
-VERSION, CONTRIBUTION, DECISION, REQUEST, STATUS, PING, REJECT = 4, 1, 2, 3, 4, 5, 6
+VERSION, CONTRIBUTION, DECISION, REQUEST, STATUS, PING, REJECT = 5, 1, 2, 3, 4, 5, 6
 TYPES = range(1, 10)
 ECHO = 8
 
@@ -36,9 +36,9 @@ def packet(
 ) -> bytes:
     """Of rank 1 to rank 0, about operation 0 of 16 float32 (sum), with an echo of nothing that was sent."""
     header = struct.pack(
-        "<BBHIIBBHIHHIIIBBBxIHxxQ",
-        *(VERSION, kind, 1, 0, 16, 0, ECHO, len(payload), 0, 1 if kind == DECISION else 0),
-        *(0, timestamp, 0, 0, 0, 0, 0, 0, 0, 1),
+        "<BBHIIBBBxIHHIIIIHHBBBBQ",
+        *(VERSION, kind, 1, 0, 16, 0, 0, 0, 0, len(payload), 1 if kind == DECISION else 0),
+        *(timestamp, 0, 0, 0, 0, 0, 0, ECHO, 0, 0, 1),
     )
     assert len(header) == 56
     tag = struct.unpack("<Q", SECRET[:8])[0] if token else siphash(receiver_key(0), header + payload)
@@ -109,8 +109,8 @@ def payload_of(kind: int) -> bytes:
     if kind in (CONTRIBUTION, DECISION):
         return np.ones(16, np.float32).tobytes()
     if kind == REQUEST:
-        return struct.pack("<IB3x", 0, 2)
-    return struct.pack("<BBHHBBIII", 2, 0, 1, 1, 0, 0, 16, 16, 0) if kind == REJECT else b""
+        return struct.pack("<IBI", 0, 2, 0)
+    return struct.pack("<BHHIBBBIBBB", 1, 1, 1, 16, 0, 0, 0, 16, 0, 0, 0) if kind == REJECT else b""
 
 
 def test_forged_packets_of_every_type_are_counted_and_change_nothing(stranger: Stranger) -> None:

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/codec.h"
+
 namespace optireduce {
 
 Core::Core(GroupConfig given, BufferPool& buffers)
@@ -27,10 +29,8 @@ Core::Core(GroupConfig given, BufferPool& buffers)
 }
 
 void Core::tell_rejection(std::uint64_t operation, const RejectBody& body, Rank to) {
-  Control control{.type = PacketType::Reject, .to = to, .operation = operation};
-  control.payload.resize(RejectBody::kBytes);
-  encode_reject(body, control.payload.data());
-  controls.push_back(std::move(control));
+  controls.push_back(
+      {.type = PacketType::Reject, .to = to, .operation = operation, .payload = to_bytes(body)});
 }
 
 }  // namespace optireduce

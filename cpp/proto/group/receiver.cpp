@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/codec.h"
+
 namespace optireduce {
 
 void Receiver::handle(Time now, const Datagram& datagram) {
@@ -207,7 +209,7 @@ std::uint32_t Receiver::deliver_decision(Time now, Operation& operation, const R
 // ---- Control packets
 
 void Receiver::handle_reject(Time now, const ReceivedRun& run) {
-  const auto body = decode_reject(std::span(run.payload(0), run.header.length), core_.config.size);
+  const auto body = from_bytes<RejectBody>({run.payload(0), run.header.length}, core_.config.size);
   const Progress& progress = core_.progress;
   if (!body) {
     ++core_.stats.malformed_packets;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/codec.h"
+
 namespace optireduce {
 
 void Requests::ask(Time now, const Operation& operation) {
@@ -49,7 +51,7 @@ Rank Requests::whom_to_ask(const Operation& operation, Rank place, PacketType wa
 
 bool Requests::write(Time now, const Control& control, std::vector<std::byte>& payload) {
   /// More would be asked for before the first are answered.
-  constexpr std::size_t kMostEntries = 96;
+  constexpr std::size_t kMost = 96;
   constexpr std::size_t kFixed = RequestBody::kFixedBytes, kEntry = RequestBody::kEntryBytes;
   Operation* const operation = core_.operations.find_open(control.operation, control.scope);
   if (operation == nullptr) return false;
@@ -57,13 +59,10 @@ bool Requests::write(Time now, const Control& control, std::vector<std::byte>& p
                      ? operation->scatter().inbox(operation->place_of(control.to))
                      : operation->gather().inbox(operation->gather().owner(control.shard));
   const std::size_t room = (core_.config.path.payload_bytes - kFixed) / kEntry;
-  missing_.clear();
-  inbox.take_missing(now, core_.repair_timers(control.to), std::min(room, kMostEntries), missing_);
-  if (missing_.empty()) return false;
-  payload.resize(kFixed + missing_.size() * kEntry);
-  encode_request({core_.peers[control.to].newest, control.wanted, missing_.size()}, payload.data());
-  for (std::size_t i = 0; i < missing_.size(); ++i)
-    encode_entry(missing_[i], payload.data() + kFixed + i * kEntry);
+  RequestBody body{core_.peers[control.to].newest, control.wanted, {}};
+  inbox.take_missing(now, core_.repair_timers(control.to), std::min(room, kMost), body.entries);
+  if (body.entries.empty()) return false;
+  payload = to_bytes(body);
   ++core_.stats.requests_sent;
   return true;
 }
@@ -71,8 +70,7 @@ bool Requests::write(Time now, const Control& control, std::vector<std::byte>& p
 void Requests::handle(Time now, const ReceivedRun& run) {
   ++core_.stats.requests_received;
   const Rank from = run.header.sender;
-  const std::span payload(run.payload(0), run.header.length);
-  const auto body = decode_request(payload);
+  const auto body = from_bytes<RequestBody>({run.payload(0), run.header.length}, core_.config.size);
   if (!body) {
     ++core_.stats.malformed_packets;
     return;
@@ -90,8 +88,7 @@ void Requests::handle(Time now, const ReceivedRun& run) {
   const RequestContext context{operation->place_of(from), from, body->newest, as_timestamp(now), min_age};
   RepairQueue& repairs = contribution ? core_.repairs.contributions : core_.repairs.decisions;
   bool lost = false;
-  for (std::size_t i = 0; i < body->entries; ++i) {
-    const RequestEntry entry = decode_entry(payload, i);
+  for (const RequestEntry& entry : body->entries) {
     const std::uint64_t packets = operation->to_repair(body->wanted, run.header.shard, entry, context);
     if (packets == 0) continue;
     repairs.add(

@@ -33,7 +33,6 @@ class Requests {
 
   Core& core_;
   const Members& members_;
-  std::vector<RequestEntry> missing_;  // scratch
 };
 
 }  // namespace optireduce

@@ -25,7 +25,7 @@ std::optional<ReceivedRun> Intake::next(const Datagram& datagram, std::uint32_t&
   while (is_data(run.header.type) && at < datagram.bytes && run.last_length == run.header.length &&
          is_genuine(at)) {
     const std::span<const std::byte> next = packet_at(at);
-    if (!continues(packet_at(begin), next, run.header.offset + run.packets * run.header.length)) break;
+    if (!continues(run.header, next, run.header.offset + run.packets * run.header.length)) break;
     run.last_length = static_cast<std::uint32_t>(next.size() - kHeaderBytes);
     ++run.packets;
     at += stride;

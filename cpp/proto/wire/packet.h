@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/rank.h"
 #include "kernels/dtype.h"
@@ -13,8 +14,8 @@
 namespace optireduce {
 
 constexpr std::uint8_t kProtocolVersion = 5;
-constexpr std::size_t kHeaderBytes = 64;
-constexpr std::size_t kSealAt = 56;  // to the end of the header
+constexpr std::size_t kSealAt = 56;  // from the end of the fields to the end of the header
+constexpr std::size_t kHeaderBytes = kSealAt + sizeof(std::uint64_t);
 
 // Header flags.
 constexpr std::uint8_t kFlagResent = 1;       // was sent before, is sent again because the receiver missed it
@@ -35,7 +36,9 @@ enum class PacketType : std::uint8_t {
   Reject = 6,        // the operation has failed here; the payload says why
   Goodbye = 7,       // the sender leaves the group
   Abstain = 8,       // the sender contributes nothing to this operation
-  View = 9,          // a message about membership (wire/view_messages.h)
+  View = 9,          // a message about membership (views/view_messages.h)
+  First = Contribution,
+  Last = View
 };
 
 constexpr bool is_data(PacketType type) {
@@ -43,8 +46,7 @@ constexpr bool is_data(PacketType type) {
 }
 
 /// Which part of the group an operation's packet is exchanged in: everybody, or a row or column of a grid.
-enum class Scope : std::uint8_t { All = 0, Row = 1, Column = 2, RowResult = 3 };
-constexpr std::size_t kScopes = 4;
+enum class Scope : std::uint8_t { All = 0, Row = 1, Column = 2, RowResult = 3, Last = RowResult };
 
 /// What an operation reduces. All ranks must agree; every data packet carries it, so that a rank that
 /// disagrees is found by the first packet.
@@ -52,30 +54,37 @@ struct Descriptor {
   std::uint32_t elements = 0;
   DType dtype = DType::Float32;
   ReduceOp op = ReduceOp::Sum;
-  bool bounded = false;  // decisions have a deadline
+  bool bounded = false;   // decisions have a deadline
+  std::uint8_t zero = 0;  // always: fills the last of its 8 bytes in a header
 
   bool operator==(const Descriptor&) const = default;
+  bool is_known() const { return dtype <= DType::Last && op <= ReduceOp::Last && zero == 0; }
+  static void fields(auto& codec, auto& descriptor) {
+    codec.all(descriptor.elements, descriptor.dtype, descriptor.op, descriptor.bounded);
+  }
 };
 
+/// Everything but the seal, as it lies on the wire: the order of the fields is the format.
 struct Header {
+  std::uint8_t version = kProtocolVersion;
   PacketType type = PacketType::Status;
-  Scope scope = Scope::All;
   Rank sender = 0;
   std::uint32_t operation = 0;  // low 32 bits of the operation's number
   Descriptor descriptor;
-  std::uint8_t flags = 0;
-  std::uint16_t length = 0;  // bytes of payload
   std::uint32_t offset = 0;  // of the payload in its shard, in bytes
+  std::uint16_t length = 0;  // bytes of payload
   std::uint16_t shard = 0;
-  std::uint16_t view = 0;       // low bits of the sender's view number
   std::uint32_t timestamp = 0;  // sender's clock in microseconds, strictly increasing from batch to batch
   std::uint32_t completed = 0;  // the sender has finished all operations below this one (low 32 bits)
-  std::uint8_t oldest = 0;      // age of the sender's oldest residual in steps, 0: it has none
-  std::uint8_t incast = 0;      // how many senders at once the sender of this packet takes (0: any number)
+  std::uint32_t stream = 0;     // Contribution, Decision: the bucket whose residuals the operation carries
   std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
   std::uint16_t hold = 0;       // ... and how long ago that was, in microseconds (65535: too long)
-  std::uint32_t stream = 0;     // Contribution, Decision: the bucket whose residuals the operation carries
-  std::uint64_t detail = 0;     // Contribution: its weight. Decision: a bit for each rank that is included
+  std::uint16_t view = 0;       // low bits of the sender's view number
+  Scope scope = Scope::All;
+  std::uint8_t flags = 0;
+  std::uint8_t oldest = 0;   // age of the sender's oldest residual in steps, 0: it has none
+  std::uint8_t incast = 0;   // how many senders at once the sender of this packet takes (0: any number)
+  std::uint64_t detail = 0;  // Contribution: its weight. Decision: a bit for each rank that is included
 
   bool operator==(const Header&) const = default;
 };
@@ -88,16 +97,20 @@ void encode(const Header& header, const Seal& seal, std::span<const std::byte> p
             std::byte* out);
 
 /// Fields of any header, genuine or not, that its seal depends on.
-PacketType type_of(const std::byte* header);
-std::uint8_t flags_of(const std::byte* header);
+inline PacketType type_of(const std::byte* header) {
+  return static_cast<PacketType>(header[offsetof(Header, type)]);
+}
+inline std::uint8_t flags_of(const std::byte* header) {
+  return static_cast<std::uint8_t>(header[offsetof(Header, flags)]);
+}
 
 /// Of a packet whose seal has been checked: nothing, unless every field is right that can be checked without
 /// knowing the operation.
 std::optional<Header> decode(std::span<const std::byte> packet, Rank size);
 
-/// Whether `next` has the header of `first`, which was decoded, but for an offset of `offset`, its own length
-/// and its seal, which was checked. Many packets arrive at once; comparing is cheaper than decoding each.
-bool continues(std::span<const std::byte> first, std::span<const std::byte> next, std::uint32_t offset);
+/// Whether `next`, whose seal was checked, has the header of the packet before it, but for an offset of
+/// `offset` and its own length. Many packets arrive at once; comparing is cheaper than decoding each.
+bool continues(const Header& first, std::span<const std::byte> next, std::uint32_t offset);
 
 /// The largest payload that fits the path, or 0 if not even a useful packet fits.
 std::uint32_t payload_for_mtu(std::size_t mtu, bool ipv6);
@@ -113,30 +126,30 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
 struct RequestEntry {
   std::uint32_t chunk = 0;
   std::uint64_t missing = 0;
+
+  static void fields(auto& codec, auto& entry) { codec.all(entry.chunk, entry.missing); }
 };
 
 /// A Request's payload: `newest` is the latest timestamp seen from the packet's receiver, which tells it what
 /// can no longer be under way. The header's shard says of which shard packets are missing.
 struct RequestBody {
-  static constexpr std::size_t kFixedBytes = 8;
+  static constexpr std::size_t kFixedBytes = 9;
   static constexpr std::size_t kEntryBytes = 12;
 
   std::uint32_t newest = 0;
   PacketType wanted = PacketType::Contribution;
-  std::size_t entries = 0;
+  std::vector<RequestEntry> entries;
+
+  static void fields(auto& codec, auto& body) {
+    codec.all(body.newest, body.wanted, body.entries);
+    codec.require(is_data(body.wanted));
+  }
 };
 
-void encode_request(const RequestBody& body, std::byte* out);
-void encode_entry(const RequestEntry& entry, std::byte* out);
-std::optional<RequestBody> decode_request(std::span<const std::byte> payload);
-RequestEntry decode_entry(std::span<const std::byte> payload, std::size_t index);
+enum class RejectReason : std::uint8_t { Mismatch = 0, Timeout = 1, Left = 2, Last = Left };
 
 /// A Reject's payload.
-enum class RejectReason : std::uint8_t { Mismatch = 1, Timeout = 2, Left = 3 };
-
 struct RejectBody {
-  static constexpr std::size_t kBytes = 20;
-
   RejectReason reason = RejectReason::Timeout;
   Rank culprit = 0;     // the rank that is late, has left, or disagrees with `reporter`
   Rank reporter = 0;    // the rank that found out
@@ -144,9 +157,9 @@ struct RejectBody {
   Descriptor found;     // the culprit's
 
   bool operator==(const RejectBody&) const = default;
+  static void fields(auto& codec, auto& body) {
+    codec.all(body.reason, body.culprit, body.reporter, body.expected, body.found);
+  }
 };
-
-void encode_reject(const RejectBody& body, std::byte* out);
-std::optional<RejectBody> decode_reject(std::span<const std::byte> payload, Rank size);
 
 }  // namespace optireduce
