@@ -2,7 +2,8 @@
 
     python benchmarks/builds.py OLD_PYTHON NEW_PYTHON [--ranks 2,4,8] [--sizes 64K,1M,25M,100M] [--pairs 30]
 
-The first two arguments are the interpreters of two environments with one build each. For each number of
+The first two arguments are the interpreters of two environments with one build each. What is timed is
+`torch.distributed.all_reduce` of float32 zeros after a barrier, as in `optireduce bench`. For each number of
 ranks, both builds start their ranks once: on loopback, or with --rate on the hosts of a lab whose links have
 that rate. Then they take turns. A pair is one turn of each build, in changing order, while the ranks of the
 other build wait. The ratio of a pair is new over old. The table has the median ratio of all pairs with its
@@ -23,9 +24,9 @@ from contextlib import nullcontext
 from statistics import median
 from typing import Any
 
-import numpy as np
+import torch
+import torch.distributed as distributed
 
-import optireduce
 from optireduce.lab import Lab
 
 _DRAWS = 2_000
@@ -137,16 +138,19 @@ class Build:
 
 def run_rank(rank: int, ranks: int, store: str) -> None:
     """Make the operations of a turn whenever a size is read."""
-    with optireduce.Communicator(rank, ranks, store=store) as group:
-        print(json.dumps({}), flush=True)
-        for line in sys.stdin:
-            array = np.ones(int(line) // 4, dtype=np.float32)
-            before, times = cpu_seconds(), []
-            for _ in range(operations_for(int(line))):
-                began = time.perf_counter()
-                group.all_reduce(array, op="mean")
-                times.append(time.perf_counter() - began)
-            print(json.dumps({"seconds": median(times), "cpu": cpu_seconds() - before}), flush=True)
+    torch.set_num_threads(1)
+    distributed.init_process_group("optireduce", init_method=f"tcp://{store}", rank=rank, world_size=ranks)
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        tensor = torch.zeros(int(line) // 4)
+        before, times = cpu_seconds(), []
+        for _ in range(operations_for(int(line))):
+            distributed.barrier()
+            began = time.perf_counter()
+            distributed.all_reduce(tensor)
+            times.append(time.perf_counter() - began)
+        print(json.dumps({"seconds": median(times), "cpu": cpu_seconds() - before}), flush=True)
+    distributed.destroy_process_group()
 
 
 def cpu_seconds() -> float:
