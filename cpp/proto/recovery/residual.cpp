@@ -139,9 +139,4 @@ KeptValues Residuals::take(std::uint32_t stream) {
   return kept;
 }
 
-void Residuals::drop_all() {
-  for (const auto& [_, stream] : streams_) dropped_bytes_ += stream.any ? stream.values.size() : 0;
-  streams_.clear();
-}
-
 }  // namespace optireduce
