@@ -198,7 +198,7 @@ std::vector<PythonExcluded> excluded_of(const Report& report) {
 
 std::vector<PythonHole> holes_of(const Report& report) {
   std::vector<PythonHole> holes;
-  for (const Hole& hole : report.holes) {
+  for (const Hole& hole : report.lost.holes) {
     const char* stage = hole.stage == PacketType::Contribution ? "contribution" : "decision";
     holes.emplace_back(stage, hole.peer, hole.begin, hole.bytes);
   }
@@ -231,14 +231,14 @@ void bind_report(nb::module_& m) {
       .def_ro("members", &Report::members)
       .def_prop_ro("excluded", &excluded_of)
       .def_ro("void_bytes", &Report::void_bytes)
-      .def_ro("carried_bytes", &Report::carried_bytes)
-      .def_ro("residual_bytes", &Report::residual_bytes)
-      .def_ro("dropped_bytes", &Report::dropped_bytes)
-      .def_ro("oldest_steps", &Report::oldest_steps)
+      .def_prop_ro("carried_bytes", [](const Report& r) { return r.own.carried; })
+      .def_prop_ro("residual_bytes", [](const Report& r) { return r.own.residual; })
+      .def_prop_ro("dropped_bytes", [](const Report& r) { return r.own.dropped; })
+      .def_prop_ro("oldest_steps", [](const Report& r) { return r.own.oldest_steps; })
       .def_ro("non_finite", &Report::non_finite)
-      .def_ro("waited_for", &Report::waited_for)
-      .def_prop_ro("waited_seconds", [](const Report& r) { return r.waited.seconds(); })
-      .def_prop_ro("behind_seconds", [](const Report& r) { return r.behind.seconds(); })
+      .def_prop_ro("waited_for", [](const Report& r) { return r.late.waited_for; })
+      .def_prop_ro("waited_seconds", [](const Report& r) { return r.late.waited.seconds(); })
+      .def_prop_ro("behind_seconds", [](const Report& r) { return r.late.behind.seconds(); })
       .def_prop_ro("deadline_seconds", [](const Report& r) { return r.policy.deadline.seconds(); })
       .def_prop_ro("usual_seconds", [](const Report& r) { return r.policy.usual.seconds(); })
       .def_prop_ro("early_seconds", [](const Report& r) { return r.policy.early.seconds(); })
@@ -247,8 +247,8 @@ void bind_report(nb::module_& m) {
       .def_prop_ro("window_bytes", [](const Report& r) { return r.policy.window_bytes; })
       .def_prop_ro("rtt_seconds", [](const Report& r) { return r.policy.rtt.seconds(); })
       .def_prop_ro("bytes_per_second", [](const Report& r) { return r.policy.bytes_per_second; })
-      .def_ro("lost_contribution_bytes", &Report::lost_contribution_bytes)
-      .def_ro("lost_decision_bytes", &Report::lost_decision_bytes)
+      .def_prop_ro("lost_contribution_bytes", [](const Report& r) { return r.lost.contribution_bytes; })
+      .def_prop_ro("lost_decision_bytes", [](const Report& r) { return r.lost.decision_bytes; })
       .def_prop_ro("holes", &holes_of)
       .def_prop_ro("error_code", [](const Report& r) { return static_cast<int>(r.error); })
       .def_ro("error", &Report::message)

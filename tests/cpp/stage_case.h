@@ -20,7 +20,7 @@ struct Stages {
   explicit Stages(Rank me, Rank places, ReduceOp op = ReduceOp::Sum, bool bounded = true)
       : Stages(setup_of(me, places, op, bounded)) {}
 
-  explicit Stages(const StageSetup& given)
+  explicit Stages(const OperationSetup& given)
       : setup(given),
         schedule(setup.descriptor, 0, setup.places(), kPayload, 0),
         values(setup.descriptor.elements, 0.0F),
@@ -28,8 +28,8 @@ struct Stages {
         scatter(setup, schedule, kNow),
         gather(setup, schedule, kNow) {}
 
-  static StageSetup setup_of(Rank me, Rank places, ReduceOp op = ReduceOp::Sum, bool bounded = true) {
-    StageSetup setup;
+  static OperationSetup setup_of(Rank me, Rank places, ReduceOp op = ReduceOp::Sum, bool bounded = true) {
+    OperationSetup setup;
     setup.me = me;
     for (Rank rank = 0; rank < places; ++rank) setup.members.push_back(rank);
     const auto elements = static_cast<std::uint32_t>(places * kPackets * kPacketValues);
@@ -82,7 +82,7 @@ struct Stages {
     return value;
   }
 
-  StageSetup setup;
+  OperationSetup setup;
   Schedule schedule;
   BufferPool pool;
   std::vector<float> values;

@@ -109,15 +109,18 @@ TEST(of_our_shard_only_what_was_sent_and_is_lost_is_sent_again) {
 TEST(whatever_is_held_of_another_owner_is_passed_on_but_not_twice_at_once) {
   Stages rank(0, 3);
   accept(rank, 1, 1, 1, 2, 0b111);
-  CHECK_EQ(rank.gather.to_repair(1, kEverything, asked_by(2, 1'000), 0), std::uint64_t{0b0110});
+  CHECK_EQ(rank.gather.to_repair(1, kEverything, asked_by(2, 1'000), rank.gather.inbox(1).received(0)),
+           std::uint64_t{0b0110});
   OutgoingBatch batch;
   batch.shard = rank.gather.shard(1);
   batch.shard_index = rank.gather.index(1);
   batch.first_packet = 1;
   batch.packets = 2;
   rank.gather.stamp(batch, 2, 2, 1'000);
-  CHECK_EQ(rank.gather.to_repair(1, kEverything, asked_by(2, 1'005), 0), std::uint64_t{0});
-  CHECK_EQ(rank.gather.to_repair(1, kEverything, asked_by(2, 1'010), 0), std::uint64_t{0b0110});
+  CHECK_EQ(rank.gather.to_repair(1, kEverything, asked_by(2, 1'005), rank.gather.inbox(1).received(0)),
+           std::uint64_t{0});
+  CHECK_EQ(rank.gather.to_repair(1, kEverything, asked_by(2, 1'010), rank.gather.inbox(1).received(0)),
+           std::uint64_t{0b0110});
   CHECK_EQ(rank.gather.to_repair(1, {5, ~std::uint64_t{0}}, asked_by(2, 2'000), 0), std::uint64_t{0});
 }
 

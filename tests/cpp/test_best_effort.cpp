@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "check.h"
-#include "operation/best_effort_times.h"
+#include "operation/best_effort.h"
 #include "sim/network.h"
 
 using namespace optireduce;
@@ -135,7 +135,7 @@ TEST(best_effort_on_a_quiet_network_loses_nothing) {
   for (std::size_t i = 0; i < 20; ++i) {
     for (Rank rank = 0; rank < 4; ++rank) {
       CHECK_EQ(
-          training.report(i, rank).lost_contribution_bytes + training.report(i, rank).lost_decision_bytes,
+          training.report(i, rank).lost.contribution_bytes + training.report(i, rank).lost.decision_bytes,
           0u);
       CHECK_EQ(training.count(i, rank, 15 / 4.0F), kElements);
     }
@@ -156,12 +156,12 @@ TEST(best_effort_repairs_nothing_after_the_warm_up_and_reports_what_is_zero) {
       const Report& report = training.report(i, rank);
       CHECK_EQ(report.message, std::string());
       CHECK(report.elapsed <= report.policy.deadline * 2 + ms(1));
-      CHECK_EQ(training.count(i, rank, 0) * sizeof(float), report.lost_decision_bytes);
+      CHECK_EQ(training.count(i, rank, 0) * sizeof(float), report.lost.decision_bytes);
       std::uint64_t holes = 0;
-      for (const Hole& hole : report.holes) holes += hole.stage == PacketType::Decision ? hole.bytes : 0;
-      CHECK_EQ(holes, report.lost_decision_bytes);
+      for (const Hole& hole : report.lost.holes) holes += hole.stage == PacketType::Decision ? hole.bytes : 0;
+      CHECK_EQ(holes, report.lost.decision_bytes);
       CHECK_EQ(report.repaired_bytes, 0u);
-      lost += report.lost_decision_bytes + report.lost_contribution_bytes;
+      lost += report.lost.decision_bytes + report.lost.contribution_bytes;
     }
   }
   CHECK(lost > 0);
@@ -182,7 +182,7 @@ TEST(best_effort_does_not_wait_for_a_rank_that_died) {
       const Report& report = after.report(i, rank);
       CHECK(report.error == ErrorCode::None);
       CHECK(report.elapsed <= report.policy.deadline * 2 + ms(1));
-      CHECK(report.lost_decision_bytes > 0);  // the shard that nobody reduces
+      CHECK(report.lost.decision_bytes > 0);  // the shard that nobody reduces
     }
   }
 }

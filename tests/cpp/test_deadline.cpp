@@ -26,11 +26,7 @@ std::vector<Arrival> whole(const std::vector<std::int64_t>& milliseconds) {
 
 /// Steps of a second.
 void learn(TimeModel& model, std::uint64_t step, const std::vector<Arrival>& arrivals) {
-  model.learn({.stream = kStream,
-               .step = step,
-               .ended = Time{} + ms(1000) * static_cast<std::int64_t>(step),
-               .bytes = kBytes,
-               .arrivals = arrivals});
+  model.learn(Time{} + ms(1000) * static_cast<std::int64_t>(step), kStream, step, kBytes, arrivals);
 }
 
 void learn(TimeModel& model, int steps, std::int64_t milliseconds, std::uint64_t first_step = 0) {

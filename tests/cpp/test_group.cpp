@@ -45,8 +45,8 @@ TEST(an_owner_decides_before_its_own_process_has_begun) {
   const std::vector<Report> late = ranks.take_reports(2);
   CHECK_EQ(late.size(), 1u);
   CHECK(all_are(values[2], 1 + 2));
-  CHECK_EQ(late[0].residual_bytes, kElements * sizeof(float));
-  CHECK(late[0].behind > Duration::millis(900));
+  CHECK_EQ(late[0].own.residual, kElements * sizeof(float));
+  CHECK(late[0].late.behind > Duration::millis(900));
   CHECK_EQ(first_of(ranks.group(2).take_residual(kStream)), 4.0F);
 }
 
@@ -61,7 +61,7 @@ TEST(what_was_excluded_goes_along_with_the_next_contribution) {
   ranks.start_all(next, bounded(++step));
   ranks.run(Duration::millis(50));
   for (Rank rank = 0; rank < 3; ++rank) CHECK(all_are(next[rank], 1 + 2 + 4 + 4));
-  CHECK_EQ(ranks.take_reports(2).back().carried_bytes, kElements * sizeof(float));
+  CHECK_EQ(ranks.take_reports(2).back().own.carried, kElements * sizeof(float));
   CHECK(ranks.group(2).take_residual(kStream).values.empty());
 }
 
@@ -82,9 +82,9 @@ TEST(a_bounded_call_that_fails_counts_its_contribution_and_what_went_along_as_dr
   CHECK_EQ(reports.size(), 1u);
   if (reports.empty()) return;
   CHECK(reports[0].error == ErrorCode::Timeout);
-  CHECK_EQ(reports[0].carried_bytes, kElements * sizeof(float));
-  CHECK_EQ(reports[0].residual_bytes, 0u);
-  CHECK_EQ(reports[0].dropped_bytes, kElements * sizeof(float));
+  CHECK_EQ(reports[0].own.carried, kElements * sizeof(float));
+  CHECK_EQ(reports[0].own.residual, 0u);
+  CHECK_EQ(reports[0].own.dropped, kElements * sizeof(float));
   CHECK_EQ(ranks.group(2).stats().dropped_bytes, kElements * sizeof(float));
   CHECK(ranks.group(2).take_residual(kStream).values.empty());
 }

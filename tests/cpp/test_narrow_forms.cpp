@@ -76,7 +76,7 @@ struct Reductions {
   std::vector<bool> missing(Rank rank, std::size_t count) const {
     const std::size_t each = dtype == DType::Int8Block ? kInt8BlockValues : 1;
     std::vector<bool> missing(count, false);
-    for (const Hole& hole : reports[rank]->holes) {
+    for (const Hole& hole : reports[rank]->lost.holes) {
       if (hole.stage != PacketType::Decision) continue;
       const std::size_t first = hole.begin / size_of(dtype) * each;
       for (std::size_t i = 0; i < hole.bytes / size_of(dtype) * each && first + i < count; ++i)

@@ -118,7 +118,7 @@ TEST(an_exact_mean_divides_by_the_weights) {
 }
 
 TEST(a_fixed_divisor_is_taken_instead_of_the_weights) {
-  StageSetup setup = Stages::setup_of(0, 2, ReduceOp::Mean, false);
+  OperationSetup setup = Stages::setup_of(0, 2, ReduceOp::Mean, false);
   setup.fixed_divisor = 4;
   Stages owner(setup);
   owner.begin(4, 30);
@@ -127,7 +127,7 @@ TEST(a_fixed_divisor_is_taken_instead_of_the_weights) {
 }
 
 TEST(best_effort_divides_by_what_came_but_by_half_of_the_ranks_at_least) {
-  StageSetup setup = Stages::setup_of(0, 4, ReduceOp::Mean);
+  OperationSetup setup = Stages::setup_of(0, 4, ReduceOp::Mean);
   setup.best_effort = true;
   Stages owner(setup);
   owner.begin(2);
@@ -168,11 +168,11 @@ TEST(who_contributes_what_is_not_finite_is_named) {
   owner.begin(1);
   owner.contribute(1, 0, kPackets, 10);
   owner.contribute(2, 0, 1, std::numeric_limits<float>::infinity());
-  CHECK(owner.scatter.non_finite() == std::vector<Rank>{2});
+  CHECK(owner.scatter.non_finite() == std::set<Rank>{2});
   Stages own(0, 2);
   own.begin(std::numeric_limits<float>::quiet_NaN());
   own.contribute(1, 0, 1, 1);
-  CHECK(own.scatter.non_finite() == std::vector<Rank>{0});
+  CHECK(own.scatter.non_finite() == std::set<Rank>{0});
 }
 
 // ---- As a contributor

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -50,6 +51,12 @@ struct Shard {
   std::uint32_t bytes_of(std::uint32_t chunk, std::uint64_t mask) const;
   /// Whether a run's place and lengths are those of packets of one chunk of the shard.
   bool fits(const ReceivedRun& run) const;
+  /// Calls visit(packet) for every bit of a chunk that is set.
+  template <typename Visit>
+  void for_each_packet(std::uint32_t chunk, std::uint64_t bits, Visit visit) const {
+    for (; bits != 0; bits &= bits - 1)
+      visit(chunk * chunk_packets + static_cast<std::uint32_t>(std::countr_zero(bits)));
+  }
 
   /// Bits first .. first+count-1.
   static constexpr std::uint64_t mask_of(std::uint32_t first, std::uint32_t count) {

@@ -28,62 +28,62 @@ void Calls::check(const Call& call) const {
 
 std::uint64_t Calls::take(Time now, const Call& call) {
   check(call);
-  const std::uint64_t number = core_.progress.take_number(call.step);
-  core_.waiting.push_back({number, call, now});
+  LocalCall local{call, core_.progress.take_number(call.step), now};
+  local.step = core_.progress.step_of(local.number);
   // Decisions name at most 64 ranks, and none of a grid's: there operations are exact.
   const GroupConfig& config = core_.config;
   if (config.delivery == Delivery::Carry && (!config.rows.empty() || config.size > 64))
-    core_.waiting.back().call.descriptor.bounded = false;
-  core_.timers.set({TimerKind::Fail, number}, now + call.timeout);
-  return number;
+    local.descriptor.bounded = false;
+  if (config.size == 1) local.wide = {};  // nothing will ever travel
+  core_.waiting.push_back(local);
+  core_.timers.set({TimerKind::Fail, local.number}, local.fails_at());
+  return local.number;
 }
 
 const Descriptor* Calls::descriptor_of(std::uint64_t number) {
-  const auto call = std::ranges::find(core_.waiting, number, &WaitingCall::number);
-  if (call != core_.waiting.end()) return &call->call.descriptor;
+  const auto call = std::ranges::find(core_.waiting, number, &LocalCall::number);
+  if (call != core_.waiting.end()) return &call->descriptor;
   const Operation* const operation = core_.operations.find_open(number);
   return operation == nullptr ? nullptr : &operation->descriptor();
 }
 
 void Calls::begin_waiting(Time now) {
   while (!core_.waiting.empty() && may_begin(core_.waiting.front())) {
-    const WaitingCall next = std::move(core_.waiting.front());
+    const LocalCall next = core_.waiting.front();
     core_.waiting.pop_front();
     begin(now, next);
   }
 }
 
-bool Calls::may_begin(const WaitingCall& waiting) const {
+bool Calls::may_begin(const LocalCall& call) const {
   const ViewChange& changes = members_.changes();
-  if (members_.halted() || waiting.number >= changes.reach_end()) return false;
+  if (members_.halted() || call.number >= changes.reach_end()) return false;
   // To begin may decide, and others were told that an exact operation is not decided.
-  if (!waiting.call.descriptor.bounded && changes.changing()) return false;
+  if (!call.descriptor.bounded && changes.changing()) return false;
   const std::uint64_t least = members_.least_completed();
   const std::uint64_t newest = core_.progress.step_of(least) + core_.config.max_lag;
-  return least >= waiting.number || core_.progress.step_of(waiting.number) <= newest;
+  return least >= call.number || call.step <= newest;
 }
 
-void Calls::begin(Time now, const WaitingCall& waiting) {
-  const Call& call = waiting.call;
+void Calls::begin(Time now, LocalCall call) {
   const Scope scope = core_.grid.first_scope(call.descriptor);
-  Operation* operation = core_.operations.find_open(waiting.number, scope);
+  Operation* operation = core_.operations.find_open(call.number, scope);
   if (operation == nullptr)
-    operation = &make_operation(now, waiting.number, scope, call.descriptor, call.stream);
-  if (refuse(now, waiting, *operation)) return;
-  core_.progress.touch(waiting.number);
-  LocalCall local = local_call(waiting);
-  round_for_grid(*operation, local);
-  begin_operation(now, *operation, local);
-  if (core_.best_effort.begin(*operation, core_.operations.bytes_before(waiting.number)))
+    operation = &make_operation(now, call.number, scope, call.descriptor, call.stream);
+  if (refuse(now, call, *operation)) return;
+  core_.progress.touch(call.number);
+  call.contributes = members_.membership().serves(core_.config.rank, call.number);
+  round_for_grid(*operation, call);
+  begin_operation(now, *operation, call);
+  if (core_.best_effort.begin(*operation, core_.operations.bytes_before(call.number)))
     check_best_effort(now, *operation);
-  if (core_.operations.find_open(waiting.number, scope) != operation) return;  // its time was over at once
+  if (core_.operations.find_open(call.number, scope) != operation) return;  // its time was over at once
   requests_.schedule(now, *operation);
   advance(now, *operation);
 }
 
 /// Packets of the operation say something else than the call, or a rank that it needs has left.
-bool Calls::refuse(Time now, const WaitingCall& waiting, const Operation& operation) {
-  const Call& call = waiting.call;
+bool Calls::refuse(Time now, const LocalCall& call, const Operation& operation) {
   Rank first = core_.config.rank;  // whose packets came first
   Rank gone = kNoPlace;
   for (Rank place = 0; place < operation.places(); ++place) {
@@ -92,7 +92,7 @@ bool Calls::refuse(Time now, const WaitingCall& waiting, const Operation& operat
     if (core_.peers[rank].left) gone = std::min(gone, rank);
   }
   if (operation.descriptor() != call.descriptor || operation.setup().stream != call.stream) {
-    reject(now, waiting.number,
+    reject(now, call.number,
            {RejectReason::Mismatch, first, core_.config.rank, call.descriptor, operation.descriptor()});
     return true;
   }
@@ -101,22 +101,9 @@ bool Calls::refuse(Time now, const WaitingCall& waiting, const Operation& operat
   return true;
 }
 
-LocalCall Calls::local_call(const WaitingCall& waiting) const {
-  const Call& call = waiting.call;
-  return {.data = call.data,
-          .wide = core_.config.size == 1 ? WideMemory{} : call.wide,  // nothing will ever travel
-          .weight = call.weight,
-          .step = core_.progress.step_of(waiting.number),
-          .scale = call.scale,
-          .contributes = members_.membership().serves(core_.config.rank, waiting.number),
-          .stays_readable = call.stays_readable,
-          .called_at = waiting.called_at,
-          .fails_at = waiting.called_at + call.timeout};
-}
-
-void Calls::begin_operation(Time now, Operation& operation, const LocalCall& local) {
-  operation.begin(now, local, core_.residuals);
-  if (local.weight != 0 || !operation.reduces()) return;
+void Calls::begin_operation(Time now, Operation& operation, const LocalCall& call) {
+  operation.begin(now, call, core_.residuals);
+  if (call.weight != 0 || !operation.setup().serves()) return;
   for (const Rank to : operation.setup().members) {
     if (to != core_.config.rank) core_.tell_abstention(operation, to);
   }
@@ -131,12 +118,12 @@ Operation& Calls::make_operation(Time now, std::uint64_t number, Scope scope, co
                        .stream = stream,
                        .rank = config.rank,
                        .members = {},
-                       .serves = members_.membership().serves(config.rank, number),
                        .best_effort = config.delivery == Delivery::BestEffort,
                        .payload_bytes = config.path.payload_bytes,
                        .order_seed = config.shuffle && descriptor.bounded ? config.seal.shared_number() : 0};
   core_.grid.set_scope(setup);
   if (config.elastic()) setup.members = members_.membership().owners(number);
+  if (members_.membership().serves(config.rank, number)) setup.me = setup.place_of(config.rank);
   Operation& operation = core_.operations.add(std::make_unique<Operation>(std::move(setup), now));
   members_.apply_fates(now, operation);
   return operation;

@@ -59,12 +59,11 @@ class Calls {
 
  private:
   void check(const Call& call) const;
-  bool may_begin(const WaitingCall& waiting) const;
-  void begin(Time now, const WaitingCall& waiting);
-  bool refuse(Time now, const WaitingCall& waiting, const Operation& operation);
-  LocalCall local_call(const WaitingCall& waiting) const;
+  bool may_begin(const LocalCall& call) const;
+  void begin(Time now, LocalCall call);
+  bool refuse(Time now, const LocalCall& call, const Operation& operation);
   void begin_stage(Time now, std::uint64_t number, Scope scope);
-  void begin_operation(Time now, Operation& operation, const LocalCall& local);
+  void begin_operation(Time now, Operation& operation, const LocalCall& call);
   void check_best_effort(Time now, Operation& operation);
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);

@@ -7,7 +7,7 @@
 
 #include "base/rank.h"
 #include "base/time.h"
-#include "operation/best_effort_times.h"
+#include "operation/best_effort.h"
 #include "operation/grid.h"
 #include "path/options.h"
 #include "wire/seal.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "group/call.h"
 #include "group/config.h"
 #include "group/operations.h"
 #include "group/outcomes.h"
@@ -35,12 +34,6 @@ struct Control {
   PacketType wanted = PacketType::Contribution;  // Request
   Rank shard = 0;                                // Request
   std::vector<std::byte> payload = {};           // Reject, View
-};
-
-struct WaitingCall {
-  std::uint64_t number = 0;
-  Call call;
-  Time called_at;
 };
 
 struct Repairs {
@@ -77,7 +70,7 @@ struct Core {
   std::vector<Peer> peers;  // by rank; our own stays untouched
   Progress progress;
   Operations operations;
-  std::deque<WaitingCall> waiting;  // calls that have not begun, oldest first
+  std::deque<LocalCall> waiting;  // calls that have not begun, oldest first
   Residuals residuals;
   Timers timers;
   std::deque<Control> controls;

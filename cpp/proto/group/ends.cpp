@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "group/calls.h"
-#include "operation/collected.h"
 #include "operation/deadline.h"
+#include "operation/ledger.h"
 
 namespace optireduce {
 
@@ -22,19 +22,19 @@ void Calls::advance(Time now, Operation& operation) {
 void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
   Operation* operation = core_.operations.find_open(number, scope);
   if (operation != nullptr && operation->begun()) return;
-  const Stage stage = stage_after(*core_.operations.find_open(number, Scope::Row), scope);
-  if (operation == nullptr) operation = &make_operation(now, number, scope, stage.descriptor, 0);
+  const LocalCall call = call_after(*core_.operations.find_open(number, Scope::Row), scope);
+  if (operation == nullptr) operation = &make_operation(now, number, scope, call.descriptor, call.stream);
   for (const Rank rank : operation->setup().members) {
     if (core_.peers[rank].left) return reject_deserted(now, *operation, rank);
   }
-  begin_operation(now, *operation, stage.call);
+  begin_operation(now, *operation, call);
   requests_.schedule(now, *operation);
   advance(now, *operation);
 }
 
 void Calls::check_shard(Time now, std::uint64_t number) {
   Operation* const operation = core_.operations.find_open(number);
-  if (operation == nullptr || !operation->reduces() || !operation->descriptor().bounded) return;
+  if (operation == nullptr || !operation->descriptor().bounded) return;
   if (operation->setup().best_effort) return check_best_effort(now, *operation);
   const ReduceScatter& scatter = operation->scatter();
   if (scatter.undecided_packets() == 0 || number >= members_.changes().reach_end()) return;
@@ -82,7 +82,7 @@ void Calls::complete_ready(Time now) {
 
 void Calls::finish(Time now, Operation& operation) {
   const std::uint64_t number = operation.number();
-  const std::uint64_t digest = operation.digest();
+  const std::uint64_t digest = digest_of(operation);
   operation.finish(core_.residuals);
   if (const Operation* row = core_.operations.find_open(number, Scope::Row)) widen_from_grid(*row);
   Report report = report_of(now, operation);
@@ -97,7 +97,7 @@ void Calls::finish(Time now, Operation& operation) {
 
 /// The process's part of one stage is over.
 void Calls::let_go(Operation& operation) {
-  for (Rank place = 0; operation.reduces() && place < operation.places(); ++place) {
+  for (Rank place = 0; place < operation.places(); ++place) {
     const Rank rank = operation.rank_at(place);
     if (rank == core_.config.rank) continue;
     if (const auto last = operation.scatter().outbox(place).last_sent_at())
@@ -105,9 +105,8 @@ void Calls::let_go(Operation& operation) {
   }
   operation.finish(core_.residuals);
   // A rank that is removed and returns fetches everything of an operation anew.
-  if (!operation.call().stays_readable)
-    operation.detach({.others = members_.changes().changing(),  // others were told that it is kept
-                      .orphans = members_.orphans_of(operation)});
+  const bool others = members_.changes().changing();  // they were told that it is kept
+  if (!operation.call().stays_readable) operation.exchange().detach(others, members_.orphans_of(operation));
 }
 
 /// The bookkeeping of every end, good or bad.
@@ -128,11 +127,11 @@ void Calls::count(const Report& report) {
   Stats& stats = core_.stats;
   ++stats.operations;
   stats.bucket_bytes += report.bytes;
-  stats.excluded_bytes += report.residual_bytes;
-  stats.carried_bytes += report.carried_bytes;
-  stats.dropped_bytes += report.dropped_bytes;
+  stats.excluded_bytes += report.own.residual;
+  stats.carried_bytes += report.own.carried;
+  stats.dropped_bytes += report.own.dropped;
   stats.void_bytes += report.void_bytes;
-  stats.lost_bytes += report.lost_contribution_bytes + report.lost_decision_bytes;
+  stats.lost_bytes += report.lost.contribution_bytes + report.lost.decision_bytes;
 }
 
 /// Goes back to unicast where a peer gets hardly anything by multicast.
@@ -150,14 +149,13 @@ void Calls::check_multicast() {
 }
 
 Report Calls::report_of(Time now, const Operation& operation) const {
-  Report report;
-  operation.fill(now, report);
+  Report report = ledger_of(operation, now);
   if (const Operation* row = core_.operations.find_open(operation.number(), Scope::Row)) {
     report.bytes = row->bytes();
     report.elapsed = now - row->call().called_at;
   }
   report.view = members_.view().number;
-  report.oldest_steps = core_.residuals.oldest(core_.progress.step_of(operation.number()));
+  report.own.oldest_steps = core_.residuals.oldest(core_.progress.step_of(operation.number()));
   report.policy = policy(operation.bytes());
   const std::uint32_t stream = operation.setup().stream;
   if (operation.setup().best_effort) {
@@ -174,12 +172,13 @@ Report Calls::report_of(Time now, const Operation& operation) const {
 void Calls::learn(Time now, const Operation& operation) {
   const double bytes = static_cast<double>(std::max<std::size_t>(operation.bytes(), 1));
   core_.incast.learn(static_cast<double>(operation.repaired_bytes) / bytes);
-  if (!operation.reduces() || operation.half_begun_at() == Time::never()) return;
+  if (operation.half_begun_at() == Time::never()) return;
   if (operation.setup().best_effort && operation.descriptor().bounded)
     return core_.best_effort.learn(now, operation);
-  if (operation.setup().stream == 0) return;
-  if (operation.scatter().shard().packets() != 0)
-    times_.learn(collected_by(operation, now, core_.progress.step_of(operation.number())));
+  const std::uint32_t stream = operation.setup().stream;
+  if (stream != 0 && operation.scatter().shard().packets() != 0)
+    times_.learn(now, stream, core_.progress.step_of(operation.number()), operation.bytes(),
+                 arrivals_of(operation, now));
 }
 
 void Calls::forget_old() {
@@ -194,7 +193,7 @@ void Calls::forget_old() {
   }
   std::size_t bytes = 0;
   for (auto entry = core_.operations.log().rbegin(); entry != core_.operations.log().rend(); ++entry) {
-    bytes += entry->second->engine_bytes();
+    bytes += entry->second->exchange().bucket().engine_bytes();
     if (bytes > core_.config.log_bytes) least = std::max(least, std::min(entry->first.first + 1, all_have));
   }
   if (completed > kMostLogged) least = std::max(least, completed - kMostLogged);
@@ -209,11 +208,10 @@ void Calls::release() {
   for (auto entry = core_.operations.log().rbegin(); entry != core_.operations.log().rend(); ++entry) {
     Operation& operation = *entry->second;
     const bool needed = operation.number() >= least && bytes < core_.config.log_bytes;
-    if (operation.attached())
-      operation.detach({.others = needed || members_.changes().changing() ||
-                                  members_.membership().must_keep(operation.number()),
-                        .orphans = members_.orphans_of(operation)});
-    bytes += operation.engine_bytes();
+    const bool others =
+        needed || members_.changes().changing() || members_.membership().must_keep(operation.number());
+    operation.exchange().detach(others, members_.orphans_of(operation));
+    bytes += operation.exchange().bucket().engine_bytes();
   }
 }
 

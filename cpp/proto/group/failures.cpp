@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "group/calls.h"
+#include "operation/ledger.h"
 
 namespace optireduce {
 namespace {
@@ -19,10 +20,9 @@ void Calls::fail(Time now, std::uint64_t number, ErrorCode code, std::string mes
   Report report;
   report.operation = number;
   Descriptor descriptor;
-  const auto call = std::find_if(core_.waiting.begin(), core_.waiting.end(),
-                                 [number](const WaitingCall& each) { return each.number == number; });
+  const auto call = std::ranges::find(core_.waiting, number, &LocalCall::number);
   if (call != core_.waiting.end()) {
-    descriptor = call->call.descriptor;
+    descriptor = call->descriptor;
     report.elapsed = now - call->called_at;
     report.bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
     core_.waiting.erase(call);
@@ -32,10 +32,10 @@ void Calls::fail(Time now, std::uint64_t number, ErrorCode code, std::string mes
     if (operation == nullptr || !operation->begun()) continue;
     descriptor = operation->descriptor();
     report = report_of(now, *operation);
-    if (!operation->carries()) continue;
+    if (!operation->setup().carries()) continue;
     core_.residuals.settle(operation->setup().stream);
-    if (operation->call().contributes && operation->call().weight != 0)
-      report.dropped_bytes = report.bytes - std::min<std::uint64_t>(report.bytes, report.residual_bytes);
+    if (operation->call().adds())
+      report.own.dropped = report.bytes - std::min<std::uint64_t>(report.bytes, report.own.residual);
   }
   core_.operations.erase_open(number);
   report.error = code;
@@ -86,8 +86,8 @@ void Calls::reject_deserted(Time now, const Operation& operation, Rank peer) {
 void Calls::check_timeout(Time now, std::uint64_t number) {
   if (number < core_.progress.completed()) return;
   const Operation* const operation = core_.operations.find_open(number);
-  if (operation != nullptr && operation->begun() && !operation->waits_for_contributions()) {
-    const Time fails_at = operation->call().fails_at + core_.config.path.repair_max;
+  if (operation != nullptr && operation->begun() && !waits_for_contributions(*operation)) {
+    const Time fails_at = operation->call().fails_at() + core_.config.path.repair_max;
     if (now < fails_at) return core_.timers.set({TimerKind::Fail, number}, fails_at);
   }
   fail_late(now, number);
@@ -109,12 +109,12 @@ void Calls::fail_late(Time now, std::uint64_t number) {
     if (key.first != number || !operation->begun()) continue;
     descriptor = operation->descriptor();
     waited = now - operation->call().called_at;
-    for (Rank rank : operation->waiting_for()) note_late(rank, operation->describe_wait(rank));
+    for (Rank rank : waiting_for(*operation)) note_late(rank, describe_wait(*operation, rank));
   }
-  for (const WaitingCall& waiting : core_.waiting) {
-    if (waiting.number != number) continue;
-    descriptor = waiting.call.descriptor;
-    waited = now - waiting.called_at;
+  for (const LocalCall& call : core_.waiting) {
+    if (call.number != number) continue;
+    descriptor = call.descriptor;
+    waited = now - call.called_at;
     const std::uint64_t least = members_.least_completed();
     for (const Peer& peer : core_.peers) {
       if (peer.linked && peer.completed <= least)

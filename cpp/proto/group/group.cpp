@@ -81,7 +81,8 @@ Inspection Group::inspect() const {
                   .engine_bytes = 0,
                   .waiting_repairs = core_.repairs.decisions.size() + core_.repairs.contributions.size()};
   for (const auto* map : {&core_.operations.open(), &core_.operations.log()}) {
-    for (const auto& [_, operation] : *map) seen.engine_bytes += operation->engine_bytes();
+    for (const auto& [_, operation] : *map)
+      seen.engine_bytes += operation->exchange().bucket().engine_bytes();
   }
   return seen;
 }

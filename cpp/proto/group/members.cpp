@@ -18,7 +18,7 @@ std::uint64_t floor_of(const Core& core) {
   std::uint64_t first = core.progress.completed();
   for (; first > 0; --first) {
     const Operation* operation = core.operations.find_logged(first - 1);
-    if (operation == nullptr || !operation->keeps_own()) break;
+    if (operation == nullptr || !operation->exchange().keeps_own()) break;
   }
   return first;
 }
@@ -26,35 +26,32 @@ std::uint64_t floor_of(const Core& core) {
 std::vector<OpenOperation> open_in(const Core& core) {
   std::vector<OpenOperation> open;
   for (const auto& [key, operation] : core.operations.open()) {
-    const bool decided = !operation->reduces() || operation->scatter().undecided_packets() == 0;
+    const bool decided = operation->scatter().undecided_packets() == 0;
     open.push_back({key.first, !operation->descriptor().bounded, decided});
   }
   return open;
 }
 
-/// `owner` owns a shard of the operation, which gathers.
+/// `owner` owns a shard of the operation.
 HeldShard held_shard(const Operation& operation, Rank owner) {
   const Rank place = operation.place_of(owner);
   const Shard& shard = operation.gather().shard(place);
-  const bool ours = owner == operation.setup().rank && operation.reduces();
   std::vector<std::uint64_t> held;
   for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
-    held.push_back(operation.finished() ? shard.full_mask(chunk)
-                   : ours               ? operation.scatter().decided(chunk)
-                                        : operation.gather().inbox(place).received(chunk));
+    held.push_back(operation.finished() ? shard.full_mask(chunk) : operation.exchange().held(place, chunk));
   }
   const std::vector<std::uint64_t> nothing(held.size(), 0);
   return {.operation = operation.number(),
           .owner = owner,
           .packets = shard.packets(),
           .held = held,
-          .kept = operation.keeps(place) ? held : nothing};
+          .kept = operation.exchange().keeps(place) ? held : nothing};
 }
 
 std::vector<HeldShard> held_in(const Core& core, std::uint64_t number, RankMask owners) {
   const Operation* const operation = core.operations.find_any(number);
   std::vector<HeldShard> shards;
-  if (operation == nullptr || !operation->gathers()) return shards;
+  if (operation == nullptr) return shards;
   for_each_rank(owners, [&](Rank rank) {
     if (operation->place_of(rank) != kNoPlace) shards.push_back(held_shard(*operation, rank));
   });
@@ -198,8 +195,7 @@ std::vector<Rank> Members::orphans_of(const Operation& operation) const {
 
 void Members::apply_fates(Time now, Operation& operation) {
   for (const Rank rank : orphans_of(operation)) {
-    operation.remove_member(rank);
-    if (!operation.gathers()) continue;
+    operation.exchange().remove_member(rank);
     const Rank place = operation.place_of(rank);
     const Shard& shard = operation.gather().shard(place);
     for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {

@@ -98,7 +98,7 @@ void Receiver::handle_data(Time now, const ReceivedRun& run) {
   Stats& stats = core_.stats;
   Operation* const operation = operation_for(now, run);
   if (operation == nullptr || !matches(now, *operation, run)) return;
-  std::uint64_t* const refused = !operation->fits(run)                   ? &stats.malformed_packets
+  std::uint64_t* const refused = !operation->exchange().fits(run)        ? &stats.malformed_packets
                                  : !has_room(*operation, run)            ? &stats.early_dropped
                                  : !members_.may_accept(*operation, run) ? &stats.other_view_packets
                                                                          : nullptr;
@@ -156,8 +156,9 @@ bool Receiver::matches(Time now, const Operation& operation, const ReceivedRun& 
 bool Receiver::has_room(const Operation& operation, const ReceivedRun& run) const {
   if (operation.begun()) return true;
   std::size_t used = core_.pool.bytes_in_use();
-  for (const auto& [_, open] : core_.operations.open()) used += open->begun() ? 0 : open->engine_bytes();
-  if (run.header.type == PacketType::Decision && !operation.stands_in_for(run.header.shard))
+  for (const auto& [_, open] : core_.operations.open())
+    used += open->begun() ? 0 : open->exchange().bucket().engine_bytes();
+  if (run.header.type == PacketType::Decision && !operation.exchange().bucket().holds(run.header.shard))
     used += operation.gather().shard(operation.gather().owner(run.header.shard)).bytes;
   return used <= core_.config.early_bytes;
 }
@@ -194,7 +195,7 @@ std::uint32_t Receiver::deliver_decision(Time now, Operation& operation, const R
   const Rank owner = operation.gather().owner(run.header.shard);
   const std::uint32_t fresh = operation.accept_decision(now, run, core_.residuals);
   if (fresh != 0) core_.progress.touch(operation.number());
-  if (fresh != 0 && operation.reduces() && operation.rank_at(owner) == from) {
+  if (fresh != 0 && operation.rank_at(owner) == from) {
     const std::uint32_t last = run.header.offset / core_.config.path.payload_bytes + run.packets - 1;
     const std::uint32_t sent_at = operation.scatter().outbox(owner).sent_at(last);
     if (sent_at != 0) {
@@ -231,9 +232,8 @@ void Receiver::handle_goodbye(Time now, Rank peer) {
   for (const auto& [key, operation] : core_.operations.open()) {
     const Rank place = operation->place_of(peer);
     if (place == kNoPlace || !operation->begun() || operation->setup().best_effort) continue;
-    const bool contributes = operation->reduces() && operation->scatter().lacks(place);
-    const bool decides = operation->gathers() && !operation->gather().complete(place);
-    if (contributes || decides) deserted.push_back(key.first);
+    const bool needed = operation->scatter().lacks(place) || !operation->gather().complete(place);
+    if (needed) deserted.push_back(key.first);
   }
   for (std::uint64_t number : deserted) {
     for (const Scope scope : {Scope::All, Scope::Row}) {
@@ -241,7 +241,7 @@ void Receiver::handle_goodbye(Time now, Rank peer) {
         calls_.reject_deserted(now, *operation, peer);
     }
   }
-  for (const auto& [_, operation] : core_.operations.open()) operation->remove_member(peer);
+  for (const auto& [_, operation] : core_.operations.open()) operation->exchange().remove_member(peer);
   calls_.complete_ready(now);
 }
 

@@ -11,10 +11,9 @@ void Requests::ask(Time now, const Operation& operation) {
   Time next = Time::never();
   for (Rank place = 0; place < operation.places(); ++place) {
     const Rank rank = operation.rank_at(place);
-    if (operation.reduces() && operation.setup().reduces && rank != core_.config.rank &&
-        operation.scatter().lacks(place) && !core_.peers[rank].left)
+    if (rank != core_.config.rank && operation.scatter().lacks(place) && !core_.peers[rank].left)
       next = std::min(next, ask_for(now, operation, place, PacketType::Contribution));
-    if (operation.begun() && operation.gathers() && !operation.gather().complete(place))
+    if (operation.begun() && !operation.gather().complete(place))
       next = std::min(next, ask_for(now, operation, place, PacketType::Decision));
   }
   if (next != Time::never()) core_.timers.set_earlier({TimerKind::Request, operation.number()}, next);
@@ -56,8 +55,8 @@ bool Requests::write(Time now, const Control& control, std::vector<std::byte>& p
   Operation* const operation = core_.operations.find_open(control.operation, control.scope);
   if (operation == nullptr) return false;
   Inbox& inbox = control.wanted == PacketType::Contribution
-                     ? operation->scatter().inbox(operation->place_of(control.to))
-                     : operation->gather().inbox(operation->gather().owner(control.shard));
+                     ? operation->exchange().scatter().inbox(operation->place_of(control.to))
+                     : operation->exchange().gather().inbox(operation->gather().owner(control.shard));
   const std::size_t room = (core_.config.path.payload_bytes - kFixed) / kEntry;
   RequestBody body{core_.peers[control.to].newest, control.wanted, {}};
   inbox.take_missing(now, core_.repair_timers(control.to), std::min(room, kMost), body.entries);
@@ -89,7 +88,8 @@ void Requests::handle(Time now, const ReceivedRun& run) {
   RepairQueue& repairs = contribution ? core_.repairs.contributions : core_.repairs.decisions;
   bool lost = false;
   for (const RequestEntry& entry : body->entries) {
-    const std::uint64_t packets = operation->to_repair(body->wanted, run.header.shard, entry, context);
+    const std::uint64_t packets =
+        operation->exchange().to_repair(body->wanted, run.header.shard, entry, context);
     if (packets == 0) continue;
     repairs.add(
         {body->wanted, run.header.scope, run.operation, from, run.header.shard, entry.chunk, packets});

@@ -56,7 +56,7 @@ bool Sender::transmit_repair(Time now, RepairQueue& repairs, Transmit& out) {
   for (auto next = repairs.begin(); next != repairs.end();) {
     Repair& repair = *next;
     Operation* const operation = core_.operations.find_any(repair.operation, repair.scope);
-    if (is_over(repair, operation) || !operation->fill_repair(repair, batch_)) {
+    if (is_over(repair, operation) || !operation->exchange().fill_repair(repair, batch_)) {
       next = repairs.erase(next);
       continue;
     }
@@ -85,8 +85,7 @@ bool Sender::is_over(Repair& repair, const Operation* operation) {
   if (repair.type == PacketType::Contribution) {
     if (operation->finished()) return true;
     const Rank owner = operation->place_of(repair.to);
-    if (operation->gathers())
-      repair.packets &= owner == kNoPlace ? 0 : ~operation->gather().inbox(owner).received(repair.chunk);
+    repair.packets &= owner == kNoPlace ? 0 : ~operation->gather().inbox(owner).received(repair.chunk);
   }
   return repair.packets == 0;
 }
@@ -96,7 +95,8 @@ bool Sender::is_over(Repair& repair, const Operation* operation) {
 Operation* Sender::next_sender(Time now) {
   batch_.group = false;
   for (const auto& [_, operation] : core_.operations.open()) {
-    if (operation->next_decision(now, core_.peers, core_.multicast.on, batch_)) return operation.get();
+    if (operation->exchange().next_decision(now, core_.peers, core_.multicast.on, batch_))
+      return operation.get();
   }
   blocked_.assign(core_.config.size, false);
   same_step_.clear();
@@ -107,11 +107,11 @@ Operation* Sender::next_sender(Time now) {
       step = operation->call().step;
       for (const Operation* before : same_step_) {
         for (Rank rank = 0; rank < core_.config.size; ++rank)
-          blocked_[rank] = blocked_[rank] || before->holds_back_decisions(rank);
+          blocked_[rank] = blocked_[rank] || before->exchange().holds_back_decisions(rank);
       }
       same_step_.clear();
     }
-    if (operation->next_contribution(core_.peers, blocked_, batch_)) return operation.get();
+    if (operation->exchange().next_contribution(core_.peers, blocked_, batch_)) return operation.get();
     same_step_.push_back(operation.get());
   }
   return nullptr;
@@ -148,8 +148,8 @@ void Sender::note_held_back(Time now) {
     const bool shut =
         !core_.multicast.on || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
     for (const auto& [_, operation] : core_.operations.open()) {
-      if (operation->holds_back_contributions(peer.rank) ||
-          (shut && operation->holds_back_decisions(peer.rank))) {
+      if (operation->exchange().holds_back_contributions(peer.rank) ||
+          (shut && operation->exchange().holds_back_decisions(peer.rank))) {
         note_held_back(now, peer);
         break;
       }

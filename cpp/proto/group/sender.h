@@ -56,7 +56,7 @@ class Sender {
   void fill_control(Time now, const Control& control, Transmit& out);
   void send_batch(Time now, Operation& operation, Transmit& out) {
     const std::uint32_t timestamp = next_timestamp(now);
-    operation.stamp(batch_, timestamp);
+    operation.exchange().stamp(batch_, timestamp);
     charge_windows(timestamp);
     fill_data(now, timestamp, out);
   }

@@ -63,19 +63,18 @@ void Views::keep_on(Time now, const View& view) {
 /// We are a member again. What we had decided or held may not be what the others agreed on: every operation
 /// that is not complete here is fetched anew, and only the fate of our contribution to it is still open.
 void Views::rejoin(Time now, const View& view) {
-  std::vector<std::pair<OperationSetup, LocalCall>> begun;
+  std::vector<LocalCall> begun;
   for (const auto& [_, operation] : core_.operations.open()) {
     if (!operation->begun()) continue;
     operation->note_overwritten();
-    begun.emplace_back(operation->setup(), operation->call());
+    begun.push_back(operation->call());
   }
   while (!core_.operations.open().empty())
     core_.operations.erase_open(core_.operations.open().begin()->first.first);
   core_.repairs = {};  // asked for in another view, of what may not be held any more
-  for (auto& [setup, call] : begun) {
-    Operation& operation =
-        calls_.make_operation(now, setup.number, Scope::All, setup.descriptor, setup.stream);
-    const bool again = setup.number >= view.cut;
+  for (LocalCall& call : begun) {
+    Operation& operation = calls_.make_operation(now, call.number, Scope::All, call.descriptor, call.stream);
+    const bool again = call.number >= view.cut;
     if (again && !call.intact) call.contributes = false;
     if (again && !call.contributes) call.weight = 0;
     operation.begin(now, call, core_.residuals);
@@ -85,7 +84,7 @@ void Views::rejoin(Time now, const View& view) {
 }
 
 bool Views::ends_at_once(Time now, std::uint64_t number) {
-  const bool exact = !core_.waiting.back().call.descriptor.bounded;
+  const bool exact = !core_.waiting.back().descriptor.bounded;
   const View* const lost = members_.membership().history().failed_by(number, exact);
   const bool left_behind = members_.changes().left_behind();
   if (left_behind) leave_behind(now);

@@ -90,16 +90,17 @@ void widen_from_grid(const Operation& row) {
   whole_bucket(row, row.call().data, row.call().grid_wide).widen_all();
 }
 
-Stage stage_after(const Operation& row, Scope scope) {
-  Stage stage{row.descriptor(), row.call()};
-  stage.call.weight = 1;
+LocalCall call_after(const Operation& row, Scope scope) {
+  LocalCall call = row.call();
+  call.stream = 0;
+  call.weight = 1;
   if (scope == Scope::Column) {
     const Shard& shard = row.scatter().shard();
-    stage.descriptor.elements = static_cast<std::uint32_t>(shard.bytes / size_of(row.descriptor().dtype));
-    stage.call.data += shard.begin;
-    stage.call.weight = static_cast<std::uint32_t>(row.scatter().contributed_weight());
+    call.descriptor.elements = static_cast<std::uint32_t>(shard.bytes / size_of(call.descriptor.dtype));
+    call.data += shard.begin;
+    call.weight = static_cast<std::uint32_t>(row.scatter().contributed_weight());
   }
-  return stage;
+  return call;
 }
 
 }  // namespace optireduce

@@ -36,11 +36,7 @@ class Grid {
 void round_for_grid(const Operation& row, LocalCall& call);
 void widen_from_grid(const Operation& row);
 
-/// What a later stage is told, by its scope.
-struct Stage {
-  Descriptor descriptor;
-  LocalCall call;
-};
-Stage stage_after(const Operation& row, Scope scope);
+/// What a later stage is called with, by its scope.
+LocalCall call_after(const Operation& row, Scope scope);
 
 }  // namespace optireduce

@@ -1,8 +1,7 @@
-// What an operation says about itself: who was included where, and who came last.
-#include <algorithm>
-#include <bit>
+#include "operation/ledger.h"
 
-#include "operation/operation.h"
+#include <algorithm>
+#include <map>
 
 namespace optireduce {
 namespace {
@@ -31,23 +30,16 @@ std::vector<Hole> merged(std::vector<Hole> holes) {
   return merged;
 }
 
-/// Calls visit(place, detail, bytes) for every packet of a shard whose detail is not the usual one.
+/// Calls visit(owner, packet, detail) for every packet whose detail is not the usual one.
 template <typename Visit>
-void for_each_unusual(const Shard& shard, const Decided& decided, Visit visit) {
-  if (decided.all_usual()) return;
-  for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
-    if (decided.detail(packet) != decided.usual()) visit(packet, decided.detail(packet));
-  }
-}
-
-void note_excluded(std::vector<Excluded>& all, Rank rank, std::uint64_t bytes) {
-  for (Excluded& known : all) {
-    if (known.rank == rank) {
-      known.bytes += bytes;
-      return;
+void for_each_unusual(const Operation& operation, Visit visit) {
+  for (Rank owner = 0; owner < operation.places(); ++owner) {
+    const Decided& decided = operation.exchange().details(owner);
+    const std::uint32_t packets = decided.all_usual() ? 0 : operation.gather().shard(owner).packets();
+    for (std::uint32_t packet = 0; packet < packets; ++packet) {
+      if (decided.detail(packet) != decided.usual()) visit(owner, packet, decided.detail(packet));
     }
   }
-  all.push_back({rank, bytes});
 }
 
 Time median(std::vector<Time> times) {
@@ -57,7 +49,7 @@ Time median(std::vector<Time> times) {
 }
 
 /// Who contributed last, and how much later than the median.
-void fill_waited(const Operation& operation, Report& report) {
+void fill_waited(const Operation& operation, Lateness& late) {
   std::vector<Time> times;
   Rank last = kNoPlace;
   for (Rank place = 0; place < operation.places(); ++place) {
@@ -67,129 +59,133 @@ void fill_waited(const Operation& operation, Report& report) {
     if (last == kNoPlace || at > operation.scatter().complete_at(last)) last = place;
   }
   if (last == kNoPlace) return;
-  report.waited_for = operation.rank_at(last);
-  report.waited = operation.scatter().complete_at(last) - median(times);
+  late.waited_for = operation.rank_at(last);
+  late.waited = operation.scatter().complete_at(last) - median(times);
+}
+
+void fill_behind(const Operation& operation, Lateness& late) {
+  std::vector<Time> others;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    const bool other = place != operation.setup().me;
+    if (other && operation.begun_at(place) != Time::never()) others.push_back(operation.begun_at(place));
+  }
+  if (!others.empty() && operation.begun()) late.behind = operation.call().called_at - median(others);
+}
+
+void fill_excluded(const Operation& operation, Report& report) {
+  const OperationSetup& setup = operation.setup();
+  std::map<Rank, std::uint64_t> excluded;
+  std::uint64_t lost = 0;
+  for_each_unusual(operation, [&](Rank owner, std::uint32_t packet, std::uint64_t detail) {
+    const std::uint32_t length = operation.gather().shard(owner).length_of(packet);
+    lost += setup.best_effort ? detail * length : 0;
+    if (!setup.carries()) return;
+    report.void_bytes += detail == 0 ? length : 0;
+    for (Rank rank : setup.members) {
+      if ((detail >> (rank & 63u) & 1) == 0) excluded[rank] += length;
+    }
+  });
+  for (const auto& [rank, bytes] : excluded) report.excluded.push_back({rank, bytes});
+  report.lost.contribution_bytes = (lost + setup.places() - 1u) / setup.places();
+}
+
+/// Best effort.
+void fill_holes(const Operation& operation, Losses& lost) {
+  for (Rank owner = 0; owner < operation.places(); ++owner) {
+    const Shard& shard = operation.gather().shard(owner);
+    operation.gather().inbox(owner).for_each_missing([&](std::uint32_t packet) {
+      const Place place = place_of(shard, packet);
+      lost.holes.push_back({PacketType::Decision, operation.rank_at(owner), place.begin, place.bytes});
+      lost.decision_bytes += place.bytes;
+    });
+  }
+  for (const auto& [whose, packet] : operation.scatter().missing()) {
+    const Place place = place_of(operation.scatter().shard(), packet);
+    lost.holes.push_back({PacketType::Contribution, operation.rank_at(whose), place.begin, place.bytes});
+  }
+  lost.holes = merged(std::move(lost.holes));
 }
 
 }  // namespace
 
-void Operation::fill(Time now, Report& report) const {
-  report.operation = number();
-  report.bytes = bytes();
-  report.bounded = descriptor().bounded;
-  report.closed_by = closed_by_;
-  report.members = setup_.members;
-  report.repaired_bytes = repaired_bytes;
-  report.carried_bytes = carried_bytes_;
-  report.residual_bytes = residual_bytes_;
-  report.dropped_bytes = dropped_bytes_;
-  if (begun()) report.elapsed = now - call_->called_at;
-  if (scatter_ && setup_.reduces) fill_waited(*this, report);
-  for (Rank place : scatter_ ? scatter_->non_finite() : std::vector<Rank>{})
-    report.non_finite.push_back(rank_at(place));
-  std::vector<Time> others;
-  for (Rank place = 0; place < places(); ++place) {
-    if (place != me_ && begun_at_[place] != Time::never()) others.push_back(begun_at_[place]);
-  }
-  if (!others.empty() && begun()) report.behind = call_->called_at - median(others);
-  if (gather_) fill_ledger(report);
+Report ledger_of(const Operation& operation, Time now) {
+  Report report;
+  report.operation = operation.number();
+  report.bytes = operation.bytes();
+  report.bounded = operation.descriptor().bounded;
+  report.closed_by = operation.closed_by();
+  report.members = operation.setup().members;
+  report.repaired_bytes = operation.repaired_bytes;
+  report.own = operation.own();
+  if (operation.begun()) report.elapsed = now - operation.call().called_at;
+  for (Rank place : operation.scatter().non_finite()) report.non_finite.push_back(operation.rank_at(place));
+  fill_waited(operation, report.late);
+  fill_behind(operation, report.late);
+  fill_excluded(operation, report);
+  if (operation.setup().best_effort) fill_holes(operation, report.lost);
+  return report;
 }
 
-void Operation::fill_ledger(Report& report) const {
-  std::uint64_t lost = 0;
-  for (Rank owner = 0; owner < places(); ++owner) {
-    const Shard& shard = gather_->shard(owner);
-    for_each_unusual(shard, details(owner), [&](std::uint32_t packet, std::uint64_t detail) {
-      const std::uint32_t length = shard.length_of(packet);
-      lost += setup_.best_effort ? detail * length : 0;
-      if (!carries()) return;
-      report.void_bytes += detail == 0 ? length : 0;
-      for (Rank rank : setup_.members) {
-        if ((detail >> (rank & 63u) & 1) == 0) note_excluded(report.excluded, rank, length);
-      }
-    });
-    if (setup_.best_effort && owner != me_) fill_holes(owner, report);
-  }
-  for (const auto& [place, packet] :
-       scatter_ ? scatter_->missing() : std::vector<std::pair<Rank, std::uint32_t>>{}) {
-    const Place where = optireduce::place_of(scatter_->shard(), packet);
-    report.holes.push_back({PacketType::Contribution, rank_at(place), where.begin, where.bytes});
-  }
-  std::sort(report.excluded.begin(), report.excluded.end(),
-            [](const Excluded& a, const Excluded& b) { return a.rank < b.rank; });
-  report.lost_contribution_bytes = (lost + places() - 1u) / places();
-  report.holes = merged(std::move(report.holes));
-}
-
-void Operation::fill_holes(Rank owner, Report& report) const {
-  const Shard& shard = gather_->shard(owner);
-  gather_->inbox(owner).for_each_hole([&](std::uint32_t first, std::uint32_t packets) {
-    for (std::uint32_t packet = first; packet < first + packets; ++packet) {
-      const Place place = optireduce::place_of(shard, packet);
-      report.holes.push_back({PacketType::Decision, rank_at(owner), place.begin, place.bytes});
-      report.lost_decision_bytes += place.bytes;
-    }
+std::uint64_t digest_of(const Operation& operation) {
+  std::uint64_t hash = hashed(kFnvBasis, operation.number());
+  for_each_unusual(operation, [&](Rank owner, std::uint32_t packet, std::uint64_t detail) {
+    const std::uint64_t index = operation.gather().index(owner);
+    hash = hashed(hashed(hash, index << 32 | packet), detail);
   });
-}
-
-void Operation::zero_missing() {
-  for (Rank owner = 0; gather_ && owner < places(); ++owner) {
-    if (owner == me_) continue;
-    const Shard& shard = gather_->shard(owner);
-    gather_->inbox(owner).for_each_hole([&](std::uint32_t first, std::uint32_t packets) {
-      for (std::uint32_t packet = first; packet < first + packets; ++packet)
-        bucket_.zero(gather_->index(owner), shard, packet);
-    });
-  }
-}
-
-std::uint64_t Operation::digest() const {
-  std::uint64_t hash = hashed(kFnvBasis, number());
-  for (Rank owner = 0; gather_ && owner < places(); ++owner) {
-    const Shard& shard = gather_->shard(owner);
-    for_each_unusual(shard, details(owner), [&](std::uint32_t packet, std::uint64_t detail) {
-      hash = hashed(hashed(hash, std::uint64_t{gather_->index(owner)} << 32 | packet), detail);
-    });
-  }
   return hash;
 }
 
-bool Operation::waits_for_contributions() const {
-  for (Rank place = 0; scatter_ && place < places(); ++place) {
-    if (scatter_->lacks(place)) return true;
+std::vector<Arrival> arrivals_of(const Operation& operation, Time now) {
+  const Time from = operation.half_begun_at();
+  const ReduceScatter& scatter = operation.scatter();
+  const std::uint32_t packets = scatter.shard().packets();
+  std::vector<Arrival> arrivals;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    const Time began = operation.begun_at(place), complete = scatter.complete_at(place);
+    if (place == operation.setup().me) {  // there at once, and known also after the deadline
+      if (began != Time::never()) arrivals.push_back({began - from, began - from, 0});
+      continue;
+    }
+    const bool whole = complete != Time::never();
+    const Time ended = whole ? complete : std::min(now, operation.closed_at());
+    const double missing = whole ? 0.0 : scatter.excluded_packets(place) / static_cast<double>(packets);
+    arrivals.push_back({began == Time::never() ? ended - from : began - from, ended - from, missing});
+  }
+  return arrivals;
+}
+
+bool waits_for_contributions(const Operation& operation) {
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (operation.scatter().lacks(place)) return true;
   }
   return false;
 }
 
-std::vector<Rank> Operation::waiting_for() const {
+std::vector<Rank> waiting_for(const Operation& operation) {
   std::vector<Rank> furthest_behind, owners;
   std::uint32_t most_missing = 1;
-  for (Rank place = 0; place < places(); ++place) {
-    if (place == me_) continue;
-    const std::uint32_t missing =
-        scatter_ && scatter_->lacks(place) ? scatter_->inbox(place).missing_packets() : 0;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (place == operation.setup().me) continue;
+    const ReduceScatter& scatter = operation.scatter();
+    const std::uint32_t missing = scatter.lacks(place) ? scatter.inbox(place).missing_packets() : 0;
     if (missing > most_missing) furthest_behind.clear();
-    if (missing >= most_missing) furthest_behind.push_back(rank_at(place));
+    if (missing >= most_missing) furthest_behind.push_back(operation.rank_at(place));
     most_missing = std::max(most_missing, missing);
-    if (gather_ && !gather_->complete(place)) owners.push_back(rank_at(place));
+    if (!operation.gather().complete(place)) owners.push_back(operation.rank_at(place));
   }
   return furthest_behind.empty() ? owners : furthest_behind;
 }
 
-std::string Operation::describe_wait(Rank rank) const {
-  const auto progress = [](const Inbox& inbox, const Shard& shard) {
-    if (inbox.empty()) return std::string("nothing");
-    return std::to_string(shard.packets() - inbox.missing_packets()) + " of " +
-           std::to_string(shard.packets()) + " packets";
-  };
-  const std::string name = "rank " + std::to_string(rank);
-  const Rank place = place_of(rank);
-  if (scatter_ && scatter_->lacks(place))
-    return name + " (received of its contribution: " + progress(scatter_->inbox(place), scatter_->shard()) +
-           ")";
-  if (!gather_) return name;
-  return name + " (received of its decisions: " + progress(gather_->inbox(place), gather_->shard(place)) +
-         ")";
+std::string describe_wait(const Operation& operation, Rank rank) {
+  const Rank place = operation.place_of(rank);
+  const bool contribution = operation.scatter().lacks(place);
+  const Inbox& inbox = contribution ? operation.scatter().inbox(place) : operation.gather().inbox(place);
+  const Shard& shard = contribution ? operation.scatter().shard() : operation.gather().shard(place);
+  const std::string progress = inbox.empty() ? "nothing"
+                                             : std::to_string(shard.packets() - inbox.missing_packets()) +
+                                                   " of " + std::to_string(shard.packets()) + " packets";
+  return "rank " + std::to_string(rank) + " (received of its " +
+         (contribution ? "contribution: " : "decisions: ") + progress + ")";
 }
 
 }  // namespace optireduce

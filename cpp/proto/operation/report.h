@@ -57,6 +57,28 @@ struct PolicySnapshot {
   double bytes_per_second = 0;
 };
 
+/// What became of our contribution.
+struct OwnBytes {
+  std::uint64_t carried = 0;       // had a residual added
+  std::uint64_t residual = 0;      // excluded, kept for the next one
+  std::uint64_t dropped = 0;       // neither counted nor kept
+  std::uint32_t oldest_steps = 0;  // age of our oldest residual
+};
+
+/// Who was late.
+struct Lateness {
+  std::optional<Rank> waited_for;  // whose contribution to our shard came last ...
+  Duration waited;                 // ... and how much later than the median one
+  Duration behind;                 // we began so much later than the median member
+};
+
+/// Best effort only.
+struct Losses {
+  std::uint64_t contribution_bytes = 0;  // of the bucket, times missing over all
+  std::uint64_t decision_bytes = 0;      // of the bucket, zero here
+  std::vector<Hole> holes;
+};
+
 struct Report {
   std::uint64_t operation = 0;
   std::uint64_t bytes = 0;
@@ -68,19 +90,12 @@ struct Report {
   std::uint64_t view = 0;
   std::vector<Rank> members;
   std::vector<Excluded> excluded;
-  std::uint64_t void_bytes = 0;      // of the bucket: no contribution was in time, the result is zero
-  std::uint64_t carried_bytes = 0;   // of our contribution: had a residual added
-  std::uint64_t residual_bytes = 0;  // of our contribution: excluded, kept for the next one
-  std::uint64_t dropped_bytes = 0;   // of our contribution: neither counted nor kept
-  std::uint32_t oldest_steps = 0;    // age of our oldest residual
-  std::vector<Rank> non_finite;      // ranks whose contributions to our shard were not finite
-  std::optional<Rank> waited_for;    // whose contribution to our shard came last ...
-  Duration waited;                   // ... and how much later than the median one
-  Duration behind;                   // began so much later than the median member
+  std::uint64_t void_bytes = 0;  // of the bucket: no contribution was in time, the result is zero
+  OwnBytes own;
+  std::vector<Rank> non_finite;  // ranks whose contributions to our shard were not finite
+  Lateness late;
   PolicySnapshot policy;
-  std::uint64_t lost_contribution_bytes = 0;  // best effort: of the bucket, times missing over all
-  std::uint64_t lost_decision_bytes = 0;      // best effort: of the bucket, zero here
-  std::vector<Hole> holes;                    // best effort
+  Losses lost;
   ErrorCode error = ErrorCode::None;
   std::string message;      // for people; empty without an error
   std::vector<Rank> ranks;  // at fault

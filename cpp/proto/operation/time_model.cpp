@@ -30,28 +30,31 @@ double missing_at(const Arrival& arrival, Duration at) {
 
 }  // namespace
 
-void TimeModel::learn(const Collected& operation) {
-  if (operation.arrivals.empty()) return;
+void TimeModel::learn(Time ended, std::uint32_t stream, std::uint64_t step, std::size_t bytes,
+                      const std::vector<Arrival>& arrivals) {
+  if (arrivals.empty()) return;
   Duration took;
-  for (const Arrival& arrival : operation.arrivals) took = std::max(took, arrival.ended);
-  std::deque<double>& seconds = seconds_[operation.stream];
+  for (const Arrival& arrival : arrivals) took = std::max(took, arrival.ended);
+  std::deque<double>& seconds = seconds_[stream];
   seconds.push_back(std::max(took.seconds(), 1e-6));
   if (seconds.size() > kSteps) seconds.pop_front();
-  const std::optional<Duration> known = usual(operation.stream);
+  const std::optional<Duration> known = usual(stream);
   if (!known) return;
-  samples_.push_back(sample_of(operation, *known));
-  while (samples_.front().step + kSteps < operation.step) samples_.pop_front();
+  Sample& sample = samples_.emplace_back(sample_of(arrivals, *known));
+  sample.step = step;
+  sample.ended = ended;
+  sample.bytes = static_cast<double>(bytes);
+  while (samples_.front().step + kSteps < step) samples_.pop_front();
   index_ = cheapest();
 }
 
-TimeModel::Sample TimeModel::sample_of(const Collected& operation, Duration usual) {
-  Sample sample{
-      .step = operation.step, .ended = operation.ended, .bytes = static_cast<double>(operation.bytes)};
+TimeModel::Sample TimeModel::sample_of(const std::vector<Arrival>& arrivals, Duration usual) {
+  Sample sample;
   for (std::size_t i = 0; i < kMultiples.size(); ++i) {
     const Duration at = Duration::from_seconds(usual.seconds() * kMultiples[i]);
-    for (const Arrival& arrival : operation.arrivals) {
+    for (const Arrival& arrival : arrivals) {
       const double missing = missing_at(arrival, at);
-      sample.excluded[i] += missing / static_cast<double>(operation.arrivals.size());
+      sample.excluded[i] += missing / static_cast<double>(arrivals.size());
       const Duration waited = missing > 0 ? at : arrival.ended;
       sample.seconds[i] = std::max(sample.seconds[i], waited.seconds());
     }

@@ -27,20 +27,13 @@ struct Arrival {
   double missing = 0;  // share that had not come at the deadline
 };
 
-/// One operation, as the owner of a shard saw it.
-struct Collected {
-  std::uint32_t stream = 0;
-  std::uint64_t step = 0;
-  Time ended;
-  std::size_t bytes = 0;
-  std::vector<Arrival> arrivals;  // of all members
-};
-
 class TimeModel {
  public:
   explicit TimeModel(double exclude_at_most) : exclude_at_most_(exclude_at_most) {}
 
-  void learn(const Collected& operation);
+  /// One operation, as the owner of a shard saw it: how the contributions of all members came.
+  void learn(Time ended, std::uint32_t stream, std::uint64_t step, std::size_t bytes,
+             const std::vector<Arrival>& arrivals);
 
   /// Nothing until enough operations of the stream were seen.
   std::optional<Duration> usual(std::uint32_t stream) const;
@@ -62,7 +55,7 @@ class TimeModel {
     std::array<double, kMultiples.size()> excluded{}, seconds{};
   };
 
-  static Sample sample_of(const Collected& operation, Duration usual);
+  static Sample sample_of(const std::vector<Arrival>& arrivals, Duration usual);
   std::size_t cheapest() const;
 
   double exclude_at_most_;

@@ -1,29 +1,25 @@
 #include "stage/all_gather.h"
 
 #include <algorithm>
-#include <bit>
+#include <limits>
 
 namespace optireduce {
 
-AllGather::AllGather(const StageSetup& setup, const Schedule& schedule, Time now)
+AllGather::AllGather(const OperationSetup& setup, const Schedule& schedule, Time now)
     : me_(setup.me),
       members_(setup.members),
-      owners_(setup.places()),
+      schedule_(schedule),
       inboxes_(setup.places()),
-      receives_(setup.places(), true),
+      details_(setup.places(), Decided(setup.usual_detail())),
+      receives_(setup.places(), setup.gathers),
       position_(setup.places(), 0) {
-  std::uint64_t everybody = 0;
-  for (Rank place = 0; place < setup.places(); ++place) everybody |= setup.bit_of(place);
-  details_.assign(setup.places(), Decided(setup.tells_sets() ? everybody : 0));
   for (Rank owner = 0; owner < setup.places(); ++owner) {
-    indices_.push_back(schedule.shard_of(owner));
-    owners_[indices_.back()] = owner;
-    shards_.push_back(schedule.shard(indices_.back()));
-    if (owner == me_) continue;
+    shards_.push_back(schedule.shard(index(owner)));
+    if (owner == me_ || !setup.gathers) continue;
     inboxes_[owner] = Inbox(shards_[owner], now);
     if (!inboxes_[owner].complete()) ++incomplete_;
   }
-  if (me_ >= setup.places()) return;  // we only listen
+  if (!setup.serves() || !setup.gathers) return;
   receives_[me_] = false;
   sent_.assign(std::size_t{setup.places()} * shards_[me_].chunks(), 0);
   sent_at_.assign(sent_.size(), 0);
@@ -40,10 +36,9 @@ std::uint64_t AllGather::accept(Time now, Rank owner, const ReceivedRun& run) {
   const std::uint64_t packets = Shard::mask_of(first % shard.chunk_packets, run.packets);
   const std::uint64_t fresh = inbox.accept(now, chunk, packets);
   if (run.header.detail != details_[owner].usual() || !details_[owner].all_usual()) {
-    for (std::uint64_t rest = fresh; rest != 0; rest &= rest - 1) {
-      const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
-      details_[owner].set_detail(shard, chunk * shard.chunk_packets + bit, run.header.detail);
-    }
+    shard.for_each_packet(chunk, fresh, [&](std::uint32_t packet) {
+      details_[owner].set_detail(shard, packet, run.header.detail);
+    });
   }
   if (fresh != 0 && inbox.complete()) --incomplete_;
   return fresh;
@@ -53,10 +48,8 @@ void AllGather::make_void(Rank owner, std::uint32_t chunk, std::uint64_t packets
   Inbox& inbox = inboxes_[owner];
   if (inbox.complete()) return;
   const std::uint64_t missing = packets & ~inbox.received(chunk);
-  for (std::uint64_t rest = missing; rest != 0; rest &= rest - 1) {
-    const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
-    details_[owner].set_detail(shards_[owner], chunk * shards_[owner].chunk_packets + bit, 0);
-  }
+  shards_[owner].for_each_packet(
+      chunk, missing, [&](std::uint32_t packet) { details_[owner].set_detail(shards_[owner], packet, 0); });
   inbox.give_up(chunk, missing);
   if (inbox.complete()) --incomplete_;
 }
@@ -94,7 +87,7 @@ bool AllGather::next(const Decided& decided, const std::vector<Peer>& peers, Out
 bool AllGather::next_to_group(Time now, const Decided& decided, const std::vector<Peer>& peers,
                               OutgoingBatch& batch) {
   batch.to.clear();
-  std::uint32_t most = shards_[me_].chunk_packets;
+  std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
   for (Rank place = 0; place < members_.size(); ++place) {
     if (!holds_back(decided, place)) continue;
     batch.to.push_back(place);
@@ -124,7 +117,7 @@ void AllGather::begin_batch(const Decided& decided, std::uint32_t position, std:
 }
 
 void AllGather::finish_batch(const Decided& decided, std::uint32_t position, OutgoingBatch& batch) {
-  batch.shard_index = indices_[me_];
+  batch.shard_index = index(me_);
   batch.detail = decided.detail(batch.first_packet);
   batch.flags = is_last_percent(shards_[me_], position + batch.packets) ? kFlagLast : std::uint8_t{0};
   for (Rank place : batch.to) position_[place] = position + batch.packets;
@@ -132,7 +125,7 @@ void AllGather::finish_batch(const Decided& decided, std::uint32_t position, Out
 
 void AllGather::stamp(const OutgoingBatch& batch, Rank place, Rank rank, std::uint32_t timestamp) {
   const std::uint32_t chunk = batch.first_packet / batch.shard.chunk_packets;
-  const Rank owner = owners_[batch.shard_index];
+  const Rank owner = schedule_.owner_of(batch.shard_index);
   if (!is_ours(owner) || !is_sent_to(place)) {
     passed_on_at_[{rank, owner, chunk}] = timestamp;
     return;
@@ -149,7 +142,7 @@ bool AllGather::all_sent(const Decided& decided) const {
 }
 
 std::uint64_t AllGather::to_repair(Rank owner, const RequestEntry& entry, const RequestContext& context,
-                                   std::uint64_t decided) const {
+                                   std::uint64_t held) const {
   const Shard& shard = shards_[owner];
   if (entry.chunk >= shard.chunks()) return 0;
   if (is_ours(owner) && is_sent_to(context.from)) {
@@ -158,7 +151,6 @@ std::uint64_t AllGather::to_repair(Rank owner, const RequestEntry& entry, const 
   }
   const auto before = passed_on_at_.find({context.rank, owner, entry.chunk});
   if (before != passed_on_at_.end() && !context.is_lost(before->second)) return 0;
-  const std::uint64_t held = is_ours(owner) ? decided : inboxes_[owner].received(entry.chunk);
   return entry.missing & held & shard.full_mask(entry.chunk);
 }
 

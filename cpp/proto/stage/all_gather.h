@@ -1,5 +1,6 @@
 // The second stage: the decided packets of our shard go out to every member, and the other owners' decisions
-// come in and are put in place. Any member that holds a decision can pass it on.
+// come in and are put in place. Any member that holds a decision can pass it on. Of an operation that does
+// not gather it wants nothing and sends nothing.
 //
 // Ranks are places among the operation's members here.
 #pragma once
@@ -10,18 +11,17 @@
 #include <vector>
 
 #include "path/peer.h"
-#include "stage/bucket.h"
 #include "stage/decided.h"
 #include "stage/inbox.h"
 #include "stage/outgoing.h"
-#include "stage/reduce_scatter.h"
+#include "stage/setup.h"
 #include "wire/intake.h"
 
 namespace optireduce {
 
 class AllGather {
  public:
-  AllGather(const StageSetup& setup, const Schedule& schedule, Time now);
+  AllGather(const OperationSetup& setup, const Schedule& schedule, Time now);
 
   // ---- Coming in
 
@@ -35,8 +35,8 @@ class AllGather {
   Inbox& inbox(Rank owner) { return inboxes_[owner]; }
   const Inbox& inbox(Rank owner) const { return inboxes_[owner]; }
   const Shard& shard(Rank owner) const { return shards_[owner]; }
-  Rank index(Rank owner) const { return indices_[owner]; }
-  Rank owner(Rank index) const { return owners_[index]; }
+  Rank index(Rank owner) const { return schedule_.shard_of(owner); }
+  Rank owner(Rank index) const { return schedule_.owner_of(index); }
   /// Who is in a decision that is held.
   const Decided& details(Rank owner) const { return details_[owner]; }
 
@@ -59,9 +59,9 @@ class AllGather {
   bool all_sent(const Decided& decided) const;
 
   /// The requested packets of any owner's shard that were sent, and lost, or that are held for another owner.
-  /// `decided`: packets of the chunk that are decided, of our shard.
+  /// `held`: packets of the chunk whose decisions are here.
   std::uint64_t to_repair(Rank owner, const RequestEntry& entry, const RequestContext& context,
-                          std::uint64_t decided) const;
+                          std::uint64_t held) const;
 
  private:
   using PassedOn = std::tuple<Rank, Rank, std::uint32_t>;  // to (its rank), owner, chunk
@@ -77,12 +77,12 @@ class AllGather {
   bool is_sent_to(Rank place) const { return place < members_.size() && receives_[place]; }
 
   Rank me_;
-  std::vector<Rank> members_;           // ranks by place
-  std::vector<Shard> shards_;           // by owner
-  std::vector<Rank> indices_, owners_;  // of shards, by owner; owners by index
-  std::vector<Inbox> inboxes_;          // by owner; ours wants nothing
-  std::vector<Decided> details_;        // by owner
-  std::size_t incomplete_ = 0;          // owners
+  std::vector<Rank> members_;  // ranks by place
+  Schedule schedule_;
+  std::vector<Shard> shards_;     // by owner
+  std::vector<Inbox> inboxes_;    // by owner; ours wants nothing
+  std::vector<Decided> details_;  // by owner
+  std::size_t incomplete_ = 0;    // owners
 
   std::vector<bool> receives_;           // by place
   std::vector<std::uint32_t> position_;  // by place: decided packets that were sent to it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/splitmix.h"
 #include "kernels/bfloat16.h"
@@ -38,10 +39,11 @@ bool can_stand_for(DType dtype, std::size_t elements, std::size_t values) {
   return elements == (values + values_in(dtype) - 1) / values_in(dtype);
 }
 
-void Bucket::begin(std::byte* data, const WideMemory& wide) {
+std::vector<std::vector<std::byte>> Bucket::begin(std::byte* data, const WideMemory& wide) {
   data_ = data;
   wide_ = wide;
   begun_ = true;
+  return std::exchange(standing_in_, std::vector<std::vector<std::byte>>(standing_in_.size()));
 }
 
 std::byte* Bucket::data(Rank index, const Shard& shard) {
@@ -52,10 +54,6 @@ std::byte* Bucket::data(Rank index, const Shard& shard) {
 
 const std::byte* Bucket::data(Rank index, const Shard& shard) const {
   return begun_ ? data_ + shard.begin : standing_in_[index].data();
-}
-
-void Bucket::forget_stand_ins() {
-  for (auto& memory : standing_in_) std::vector<std::byte>().swap(memory);
 }
 
 std::size_t Bucket::engine_bytes() const {

@@ -1,6 +1,6 @@
 // The memory of one operation, and the only class that touches the caller's. Until the local process has
 // begun the operation the engine's own memory stands in for it, so that this rank can serve as an owner and
-// hold decisions for a process that is late.
+// hold decisions for a process that is late. It does so again after the end, for members that are late.
 //
 // A bucket may travel in a narrower form than the caller's values (bfloat16, blocks of 8-bit numbers).
 // Contributions are then rounded when they are sent and results widened when they come, both while they are
@@ -40,19 +40,18 @@ class Bucket {
  public:
   Bucket(DType dtype, std::size_t bytes, Rank shards) : dtype_(dtype), bytes_(bytes), standing_in_(shards) {}
 
-  /// From now on the bucket is the caller's memory. What was placed before is still in standing_in().
-  void begin(std::byte* data, const WideMemory& wide);
+  /// From now on the bucket is the caller's memory. Returns what was placed before, by shard, in the order of
+  /// memory; empty: nothing.
+  std::vector<std::vector<std::byte>> begin(std::byte* data, const WideMemory& wide);
   bool begun() const { return begun_; }
   bool narrow() const { return wide_.values != nullptr; }
 
-  /// The shard's memory in the form that travels; the engine's own before begin().
+  /// The shard's memory in the form that travels; the engine's own before begin() and after detach().
   std::byte* data(Rank index, const Shard& shard);
-  /// The same, where there is any.
+  /// The same; null where there is none.
   const std::byte* data(Rank index, const Shard& shard) const;
-  /// What was placed before begin(), in the order of memory; empty: nothing.
-  const std::vector<std::byte>& standing_in(Rank index) const { return standing_in_[index]; }
-  /// Frees what stood in for the caller's memory.
-  void forget_stand_ins();
+  /// Whether there is any.
+  bool holds(Rank index) const { return begun_ || !standing_in_[index].empty(); }
   /// Of memory that stands in for the caller's.
   std::size_t engine_bytes() const;
 
@@ -76,6 +75,10 @@ class Bucket {
   /// The caller's values become what all of the narrow data stands for.
   void widen_all() const { widen({0, bytes_}, data_); }
 
+  /// Copies a shard, for the time after detach().
+  void keep(Rank index, const Shard& shard) {
+    standing_in_[index].assign(data_ + shard.begin, data_ + shard.begin + shard.bytes);
+  }
   /// Lets go of the caller's memory.
   void detach() {
     begun_ = false;

@@ -31,9 +31,12 @@ class Inbox {
     return chunk < received_.size() ? received_[chunk] : 0;  // a flow that brings nothing has no chunks
   }
   std::uint32_t missing_packets() const { return missing_packets_; }
-  /// Calls visit(first packet of the shard, packets) for every run of packets that are missing.
+  /// Calls visit(packet of the shard) for every packet that is missing.
   template <typename Visit>
-  void for_each_hole(Visit visit) const;
+  void for_each_missing(Visit visit) const {
+    for (std::uint32_t chunk = 0; chunk < received_.size(); ++chunk)
+      shard_.for_each_packet(chunk, shard_.full_mask(chunk) & ~received_[chunk], visit);
+  }
 
   /// The sender has sent nearly everything (the last-percentile mark).
   void mark_last() { seen_last_ = true; }
@@ -68,20 +71,5 @@ class Inbox {
   int requests_in_vain_ = 0;
   bool seen_last_ = false;
 };
-
-template <typename Visit>
-void Inbox::for_each_hole(Visit visit) const {
-  std::uint32_t first = 0, count = 0;
-  for (std::uint32_t packet = 0; packet < shard_.packets() && missing_packets_ != 0; ++packet) {
-    const std::uint64_t bit = std::uint64_t{1} << packet % shard_.chunk_packets;
-    const bool missing = (received_[packet / shard_.chunk_packets] & bit) == 0;
-    if (missing && count++ == 0) first = packet;
-    if (!missing && count != 0) {
-      visit(first, count);
-      count = 0;
-    }
-  }
-  if (count != 0) visit(first, count);
-}
 
 }  // namespace optireduce

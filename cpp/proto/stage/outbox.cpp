@@ -1,7 +1,6 @@
 #include "stage/outbox.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace optireduce {
 
@@ -33,13 +32,12 @@ std::uint64_t Outbox::to_repair(const RequestEntry& entry, const RequestContext&
   std::uint64_t lost = 0;
   // A decided packet has been overwritten, and its owner does not miss it.
   const std::uint64_t wanted = entry.missing & shard_.full_mask(entry.chunk) & ~answers.received(entry.chunk);
-  for (std::uint64_t rest = wanted; rest != 0; rest &= rest - 1) {
-    const auto bit = static_cast<std::uint32_t>(std::countr_zero(rest));
-    const std::uint32_t packet = entry.chunk * shard_.chunk_packets + bit;
-    if (packet >= next_packet_) break;
+  shard_.for_each_packet(entry.chunk, wanted, [&](std::uint32_t packet) {
     // What was never sent has not been rounded either: there is nothing to send again.
-    if (sent_at_[packet] != 0 && context.is_lost(sent_at_[packet])) lost |= std::uint64_t{1} << bit;
-  }
+    const bool was_sent = packet < next_packet_ && sent_at_[packet] != 0;
+    if (was_sent && context.is_lost(sent_at_[packet]))
+      lost |= std::uint64_t{1} << packet % shard_.chunk_packets;
+  });
   return lost;
 }
 

@@ -1,38 +1,27 @@
 #include "stage/reduce_scatter.h"
 
 #include <algorithm>
-#include <bit>
-#include <utility>
+#include <numeric>
 
 #include "kernels/finite.h"
 #include "kernels/reduce.h"
 
 namespace optireduce {
-namespace {
 
-std::uint64_t everybody(const StageSetup& setup) {
-  std::uint64_t all = 0;
-  for (Rank place = 0; place < setup.places(); ++place) all |= setup.bit_of(place);
-  return all;
-}
-
-}  // namespace
-
-ReduceScatter::ReduceScatter(const StageSetup& setup, const Schedule& schedule, Time now)
+ReduceScatter::ReduceScatter(const OperationSetup& setup, const Schedule& schedule, Time now)
     : setup_(setup),
-      index_(schedule.shard_of(setup.me)),
-      shard_(schedule.shard(index_)),
+      index_(setup.serves() ? schedule.shard_of(setup.me) : Rank{0}),
+      shard_(setup.serves() ? schedule.shard(index_) : Shard{}),
       inboxes_(setup.places(), Inbox(shard_, now)),
       complete_at_(setup.places(), Time::never()),
-      weights_(setup.places(), 1),
+      weights_(setup.places(), 0),
       excluded_(setup.places(), 0),
-      waited_(setup.places(), setup.adds),
-      abstained_(setup.places(), !setup.adds),
-      contributed_(setup.places(), false),
+      waited_(setup.places(), setup.serves() && setup.adds()),
+      abstained_(setup.places(), !setup.adds()),
       chunks_(shard_.chunks()),
-      decided_(setup.tells_sets() ? everybody(setup) : 0),
+      decided_(setup.usual_detail()),
       by_place_(setup.places(), nullptr) {
-  waited_[setup.me] = true;
+  if (setup.serves()) waited_[setup.me] = true;
   outboxes_.reserve(setup.places());
   for (Rank place = 0; place < setup.places(); ++place)
     outboxes_.emplace_back(schedule.shard(schedule.shard_of(place)));
@@ -47,7 +36,6 @@ std::uint32_t ReduceScatter::accept(Time now, Rank from, const ReceivedRun& run,
   const std::uint64_t fresh = inboxes_[from].accept(now, chunk, Shard::mask_of(first_bit, run.packets));
   if (fresh == 0) return 0;
   weights_[from] = static_cast<std::uint32_t>(run.header.detail);
-  contributed_[from] = true;
   if (inboxes_[from].complete()) complete_at_[from] = now;
   chunks_[chunk].pieces.push_back({run, from, first_bit});
   decide_ready(chunk, bucket);
@@ -67,11 +55,14 @@ void ReduceScatter::stop_waiting_for(Rank place, Bucket& bucket) {
 
 void ReduceScatter::begin(std::uint32_t weight, Bucket& bucket) {
   const Rank me = setup_.me;
-  weights_[me] = weight;
-  own_ = setup_.adds && weight != 0;
-  contributed_[me] = own_;
+  if (!setup_.serves()) return;
+  own_ = setup_.adds() && weight != 0;
+  weights_[me] = own_ ? weight : 0;
   if (weight == 0) abstained_[me] = true;
   waited_[me] = false;
+  for (Rank place = 0; own_ && place < setup_.places(); ++place) {
+    if (place != me) outboxes_[place].begin();
+  }
   decide_all_ready(bucket);
 }
 
@@ -100,11 +91,7 @@ bool ReduceScatter::all_sent() const {
 }
 
 std::uint64_t ReduceScatter::contributed_weight() const {
-  std::uint64_t weight = 0;
-  for (Rank place = 0; place < setup_.places(); ++place) {
-    if (contributed_[place]) weight += weights_[place];
-  }
-  return weight;
+  return std::accumulate(weights_.begin(), weights_.end(), std::uint64_t{0});
 }
 
 // ---- Decisions
@@ -124,10 +111,8 @@ void ReduceScatter::decide_ready(std::uint32_t index, Bucket& bucket) {
 
 void ReduceScatter::decide(std::uint32_t index, std::uint64_t bits, Bucket& bucket) {
   Chunk& chunk = chunks_[index];
-  if (setup_.adds) {
-    for (std::uint64_t rest = bits; rest != 0; rest &= rest - 1)
-      decide_packet(index, static_cast<std::uint32_t>(std::countr_zero(rest)), bucket);
-  }
+  if (setup_.adds())
+    shard_.for_each_packet(index, bits, [&](std::uint32_t packet) { decide_packet(packet, bucket); });
   chunk.decided |= bits;
   decided_.add(shard_, index, bits);
   if (chunk.decided == shard_.full_mask(index)) std::vector<Piece>().swap(chunk.pieces);
@@ -137,11 +122,10 @@ void ReduceScatter::decide(std::uint32_t index, std::uint64_t bits, Bucket& buck
   }
 }
 
-void ReduceScatter::decide_packet(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket) {
-  const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
+void ReduceScatter::decide_packet(std::uint32_t packet, Bucket& bucket) {
   // Alone: the sum is there already. A narrow form is not: a rank that returns gets it.
   if (setup_.places() == 1 && own_ && !bucket.narrow()) return;
-  find_contributions(chunk, bit, bucket);
+  find_contributions(packet, bucket);
   const std::uint64_t detail = detail_of(packet);
   decided_.set_detail(shard_, packet, detail);
   const bool own = by_place_[setup_.me] != nullptr;
@@ -161,11 +145,11 @@ void ReduceScatter::decide_packet(std::uint32_t chunk, std::uint32_t bit, Bucket
 }
 
 /// Fills by_place_ and, in rank order, inputs_.
-void ReduceScatter::find_contributions(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket) {
+void ReduceScatter::find_contributions(std::uint32_t packet, Bucket& bucket) {
   std::fill(by_place_.begin(), by_place_.end(), nullptr);
-  const std::uint32_t packet = chunk * shard_.chunk_packets + bit;
+  const std::uint32_t bit = packet % shard_.chunk_packets;
   if (own_) by_place_[setup_.me] = bucket.data(index_, shard_) + shard_.place_of(packet);
-  for (const Piece& piece : chunks_[chunk].pieces) {
+  for (const Piece& piece : chunks_[packet / shard_.chunk_packets].pieces) {
     if (bit >= piece.first_bit && bit - piece.first_bit < piece.run.packets)
       by_place_[piece.from] = piece.run.payload(bit - piece.first_bit);
   }
@@ -220,14 +204,9 @@ void ReduceScatter::blame(const std::byte* result, std::size_t elements) {
     if (theirs == nullptr || theirs == result || all_finite(setup_.descriptor.dtype, theirs, elements))
       continue;
     found = true;
-    note_non_finite(place);
+    non_finite_.insert(place);
   }
-  if (!found) note_non_finite(setup_.me);
-}
-
-void ReduceScatter::note_non_finite(Rank place) {
-  if (std::find(non_finite_.begin(), non_finite_.end(), place) == non_finite_.end())
-    non_finite_.push_back(place);
+  if (!found) non_finite_.insert(setup_.me);
 }
 
 }  // namespace optireduce

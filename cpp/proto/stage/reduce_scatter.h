@@ -1,12 +1,14 @@
 // The first stage. As an owner: contributions to our shard come in from every member and are added in rank
 // order as soon as a packet has all of them, or when the shard is closed. As a contributor: our own
-// contribution goes out to the owners of the other shards.
+// contribution goes out to the owners of the other shards. A rank that only listens owns an empty shard and
+// sends nothing.
 //
 // Ranks are places among the operation's members here.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -14,29 +16,14 @@
 #include "stage/decided.h"
 #include "stage/inbox.h"
 #include "stage/outbox.h"
+#include "stage/setup.h"
 #include "wire/intake.h"
 
 namespace optireduce {
 
-/// What a stage is told of its operation.
-struct StageSetup {
-  Rank me = 0;                // our place
-  std::vector<Rank> members;  // ranks by place
-  Descriptor descriptor;
-  bool best_effort = false;  // what is missing is left out of the mean, and nobody carries it over
-  bool adds = true;          // false: our shard is what the others get, as it is
-  double weight_unit = 1;    // a weighted mean counts in these
-  double fixed_divisor = 0;  // of a mean, instead of its weights; 0: none
-
-  Rank places() const { return static_cast<Rank>(members.size()); }
-  /// Of exact operations and in best effort only the number of missing contributions is told.
-  bool tells_sets() const { return descriptor.bounded && !best_effort; }
-  std::uint64_t bit_of(Rank place) const { return std::uint64_t{1} << (members[place] & 63u); }
-};
-
 class ReduceScatter {
  public:
-  ReduceScatter(const StageSetup& setup, const Schedule& schedule, Time now);
+  ReduceScatter(const OperationSetup& setup, const Schedule& schedule, Time now);
 
   // ---- As an owner
 
@@ -44,7 +31,8 @@ class ReduceScatter {
   std::uint32_t accept(Time now, Rank from, const ReceivedRun& run, Bucket& bucket);
   /// That member takes part but has nothing to add.
   void note_abstention(Rank from, Bucket& bucket);
-  /// Our own contribution is in the bucket from now on, to all packets that are not decided.
+  /// Our own contribution is in the bucket from now on, to all packets that are not decided, and on its way
+  /// to the other owners. Weight 0: we have none.
   void begin(std::uint32_t weight, Bucket& bucket);
   /// Nothing more is waited for: decides the rest with the contributions that are here, but at most down to
   /// so many undecided packets, from the end of the shard.
@@ -53,7 +41,9 @@ class ReduceScatter {
   void stop_waiting_for(Rank place, Bucket& bucket);
 
   const Decided& decided() const { return decided_; }
-  std::uint64_t decided(std::uint32_t chunk) const { return chunks_[chunk].decided; }
+  std::uint64_t decided(std::uint32_t chunk) const {
+    return chunk < chunks_.size() ? chunks_[chunk].decided : 0;
+  }
   std::uint32_t undecided_packets() const { return shard_.packets() - decided_.packets(); }
   /// Whether a member's contribution is missing that is waited for.
   bool lacks(Rank place) const;
@@ -68,10 +58,11 @@ class ReduceScatter {
   std::uint32_t excluded_packets(Rank place) const { return excluded_[place]; }
   /// Best effort: members and packets that were decided without them.
   const std::vector<std::pair<Rank, std::uint32_t>>& missing() const { return missing_; }
+  std::uint32_t own_weight() const { return weights_[setup_.me]; }
   /// The weights of all members that contributed to any packet.
   std::uint64_t contributed_weight() const;
   /// Places whose contributions were not finite.
-  const std::vector<Rank>& non_finite() const { return non_finite_; }
+  const std::set<Rank>& non_finite() const { return non_finite_; }
 
   // ---- As a contributor
 
@@ -93,29 +84,27 @@ class ReduceScatter {
   void decide_ready(std::uint32_t chunk, Bucket& bucket);
   void decide_all_ready(Bucket& bucket);
   void decide(std::uint32_t chunk, std::uint64_t bits, Bucket& bucket);
-  void decide_packet(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket);
-  void find_contributions(std::uint32_t chunk, std::uint32_t bit, Bucket& bucket);
+  void decide_packet(std::uint32_t packet, Bucket& bucket);
+  void find_contributions(std::uint32_t packet, Bucket& bucket);
   std::uint64_t detail_of(std::uint32_t packet);
   double divisor() const;
   double best_effort_divisor(std::uint32_t contributions, std::uint64_t weights) const;
   void blame(const std::byte* result, std::size_t elements);
-  void note_non_finite(Rank place);
 
-  StageSetup setup_;
+  OperationSetup setup_;
   Rank index_;
   Shard shard_;
   std::vector<Inbox> inboxes_;           // by place
   std::vector<Time> complete_at_;        // by place
-  std::vector<std::uint32_t> weights_;   // by place
+  std::vector<std::uint32_t> weights_;   // by place; 0: has not contributed to any packet
   std::vector<std::uint32_t> excluded_;  // by place: packets
   std::vector<bool> waited_;             // by place
   std::vector<bool> abstained_;          // by place
-  std::vector<bool> contributed_;        // by place: to any packet
   bool own_ = false;                     // our contribution is in the bucket
   std::vector<Chunk> chunks_;
   std::uint32_t first_open_chunk_ = 0;  // all before are decided
   Decided decided_;
-  std::vector<Rank> non_finite_;
+  std::set<Rank> non_finite_;
   std::vector<std::pair<Rank, std::uint32_t>> missing_;  // place and packet; best effort only
   std::vector<Outbox> outboxes_;                         // by place
 

@@ -1,4 +1,4 @@
-// What the local process asks for.
+// What the local process asks for, and what its group knows of that.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,18 @@ struct Call {
   /// Data of a narrow type that stands for these float32: they are what is contributed, they get the result,
   /// and the data is room to round to, with whatever it holds. Not for gathers.
   WideMemory wide = {};
+};
+
+/// A call from when it is made until its operation ends.
+struct LocalCall : Call {
+  std::uint64_t number = 0;
+  Time called_at;
+  WideMemory grid_wide = {};  // of the whole bucket, where stages exchange the narrow data itself
+  bool contributes = true;    // false: the gradient is dropped, because this rank was not a member in time
+  bool intact = true;         // false: decisions that do not count any more have overwritten some of it
+
+  bool adds() const { return contributes && weight != 0; }
+  Time fails_at() const { return called_at + timeout; }
 };
 
 }  // namespace optireduce

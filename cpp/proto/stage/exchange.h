@@ -1,0 +1,81 @@
+// The memory and the two stages of one operation, and all of it that other ranks are served with: packets
+// out, repairs, and what is kept for those who may still ask. The local process's part is operation.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "stage/all_gather.h"
+#include "stage/reduce_scatter.h"
+
+namespace optireduce {
+
+class Exchange {
+ public:
+  Exchange(OperationSetup setup, Time now);
+
+  const OperationSetup& setup() const { return setup_; }
+  std::size_t bytes() const { return schedule_.bytes(); }
+  Bucket& bucket() { return bucket_; }
+  const Bucket& bucket() const { return bucket_; }
+  ReduceScatter& scatter() { return scatter_; }
+  const ReduceScatter& scatter() const { return scatter_; }
+  AllGather& gather() { return gather_; }
+  const AllGather& gather() const { return gather_; }
+
+  // ---- Decisions, by the place of the shard's owner: ours are made here, the others' come
+
+  /// Packets of a chunk whose decisions are here.
+  std::uint64_t held(Rank owner, std::uint32_t chunk) const {
+    return owner == setup_.me ? scatter_.decided(chunk) : gather_.inbox(owner).received(chunk);
+  }
+  /// Who is in each of them.
+  const Decided& details(Rank owner) const {
+    return owner == setup_.me ? scatter_.decided() : gather_.details(owner);
+  }
+  /// Whether a run's shard, place and lengths are right; nothing is touched otherwise.
+  bool fits(const ReceivedRun& run) const;
+  /// A member that was removed contributes no more, and needs nothing.
+  void remove_member(Rank rank);
+  /// All decisions are here and ours have left.
+  bool complete() const;
+  /// What did not come is zero.
+  void zero_missing();
+
+  // ---- Packets out
+
+  bool next_decision(Time now, const std::vector<Peer>& peers, bool to_group, OutgoingBatch& batch);
+  /// A contribution to any owner whose window admits it, taking turns, starting with our neighbour. Owners
+  /// that wait for more room are marked as blocked: an older operation always goes first.
+  bool next_contribution(const std::vector<Peer>& peers, std::vector<bool>& blocked, OutgoingBatch& batch);
+  /// The requested packets that are to be sent again. No contributions after the end.
+  std::uint64_t to_repair(PacketType wanted, Rank shard, const RequestEntry& entry,
+                          const RequestContext& context) const;
+  /// Describes the first packets of `repair` to send again; false if we do not have them any more.
+  bool fill_repair(const Repair& repair, OutgoingBatch& batch) const;
+  void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
+  bool holds_back_contributions(Rank rank) const;
+  bool holds_back_decisions(Rank rank) const;
+
+  // ---- Memory after the end
+
+  /// The caller's memory is about to change: copies our shard, and those that somebody may have to pass on.
+  /// `orphans`: owners that were removed. `others`: the shards of all other owners.
+  void detach(bool others, const std::vector<Rank>& orphans);
+  /// Whether we could send that owner's packets, as far as they are held; they are gone otherwise.
+  bool keeps(Rank owner) const;
+  bool keeps_own() const { return !setup_.serves() || keeps(setup_.me); }
+
+ private:
+  void label(OutgoingBatch& batch, PacketType type) const;
+
+  OperationSetup setup_;
+  Schedule schedule_;
+  Bucket bucket_;
+  ReduceScatter scatter_;
+  AllGather gather_;
+  Rank turn_;
+};
+
+}  // namespace optireduce

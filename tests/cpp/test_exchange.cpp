@@ -1,0 +1,97 @@
+// Both stages of an operation and its memory: ranks and stages that have no part, and what is left for
+// latecomers after the end.
+#include <cstring>
+#include <numeric>
+
+#include "check.h"
+#include "stage/exchange.h"
+#include "stage_case.h"
+
+using namespace stagecase;
+
+namespace {
+
+OperationSetup shuffled(Rank me, Rank places) {
+  OperationSetup setup = Stages::setup_of(me, places);
+  setup.payload_bytes = kPayload;
+  setup.order_seed = 5;
+  return setup;
+}
+
+/// An exchange whose process has come, with another value everywhere. All of our shard is decided.
+struct Decisions {
+  explicit Decisions(const OperationSetup& setup)
+      : values(setup.descriptor.elements), exchange(setup, kNow), peers(setup.places()) {
+    std::iota(values.begin(), values.end(), 1.0F);
+    for (Peer& peer : peers) peer.window = SendWindow({1 << 20, 1 << 20, 1 << 20}, kPayload, 64);
+    exchange.bucket().begin(reinterpret_cast<std::byte*>(values.data()), {});
+    exchange.scatter().begin(1, exchange.bucket());
+    exchange.scatter().close(exchange.bucket());
+  }
+
+  bool fill_repair(Rank owner, Rank to) {
+    return exchange.fill_repair({.type = PacketType::Decision,
+                                 .to = to,
+                                 .shard = exchange.gather().index(owner),
+                                 .packets = Shard::mask_of(0, kPackets)},
+                                batch);
+  }
+
+  std::vector<float> values;
+  Exchange exchange;
+  std::vector<Peer> peers;
+  OutgoingBatch batch;
+};
+
+}  // namespace
+
+TEST(after_the_end_our_shard_is_sent_again_as_it_was_and_others_are_gone) {
+  Decisions rank(shuffled(0, 3));
+  const std::vector<float> decided = rank.values;
+  rank.exchange.detach(false, {2});
+  std::fill(rank.values.begin(), rank.values.end(), 0.0F);  // the caller's again
+  CHECK(rank.fill_repair(0, 1));
+  CHECK_EQ(rank.batch.packets, kPackets);
+  for (std::uint32_t packet = 0; packet < kPackets; ++packet) {
+    const std::size_t begin = place_of(rank.batch.shard, packet).begin;
+    CHECK(std::memcmp(rank.batch.payload(packet).data(), decided.data() + begin / sizeof(float), kPayload) ==
+          0);
+  }
+  CHECK(!rank.fill_repair(1, 2));
+  CHECK(rank.fill_repair(2, 1));  // of an owner that was removed
+  CHECK_EQ(rank.exchange.bucket().engine_bytes(), std::size_t{2} * kPackets * kPayload);
+}
+
+TEST(a_rank_that_only_listens_waits_for_decisions_and_sends_nothing) {
+  Decisions rank(shuffled(kNoPlace, 3));
+  std::vector<bool> blocked(3, false);
+  CHECK(!rank.exchange.next_decision(kNow, rank.peers, false, rank.batch));
+  CHECK(!rank.exchange.next_decision(kNow, rank.peers, true, rank.batch));
+  CHECK(!rank.exchange.next_contribution(rank.peers, blocked, rank.batch));
+  CHECK(blocked == std::vector<bool>(3, false));
+  CHECK_EQ(rank.exchange.scatter().undecided_packets(), 0u);
+  CHECK(!rank.exchange.complete());
+  for (Rank owner = 0; owner < 3; ++owner) {
+    CHECK(!rank.exchange.scatter().lacks(owner));
+    rank.exchange.gather().make_void(owner, 0, Shard::mask_of(0, kPackets));
+  }
+  CHECK(rank.exchange.complete());
+}
+
+TEST(a_stage_without_results_wants_no_decisions_and_ends_when_our_part_has_left) {
+  OperationSetup setup = shuffled(0, 2);
+  setup.gathers = false;
+  Decisions rank(setup);
+  std::vector<bool> blocked(2, false);
+  CHECK(!rank.exchange.next_decision(kNow, rank.peers, false, rank.batch));
+  CHECK(!rank.exchange.complete());
+  CHECK(rank.exchange.next_contribution(rank.peers, blocked, rank.batch));
+  CHECK((rank.batch.to == std::vector<Rank>{1}));
+  CHECK(rank.exchange.complete());
+  const RequestEntry everything{0, Shard::mask_of(0, kPackets)};
+  const RequestContext asked{.from = 1, .rank = 1, .newest = 0, .now = 1'000, .min_age = 10};
+  CHECK_EQ(rank.exchange.to_repair(PacketType::Decision, rank.exchange.scatter().index(), everything, asked),
+           std::uint64_t{0});
+}
+
+RUN_TESTS()
