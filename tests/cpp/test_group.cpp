@@ -254,6 +254,29 @@ TEST(a_rank_that_leaves_does_not_end_what_it_has_completed) {
   }
 }
 
+// Sets of ranks have 64 bits: what asks for one must not be asked here.
+TEST(groups_above_64_ranks_have_one_view_for_ever) {
+  constexpr Rank kRanks = 70;
+  Ranks ranks(kRanks);
+  std::vector<Values> values(kRanks, Values(kElements, 1.0F)), next(kRanks, Values(kElements, 1.0F));
+  ranks.start_all(values, exact());
+  ranks.run(kLong);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK(reports.size() == 1 && reports[0].error == ErrorCode::None);
+    CHECK(all_are(values[rank], kRanks));
+  }
+  ranks.goodbye(kRanks - 1);
+  ranks.run(kLong);
+  for (Rank rank = 0; rank + 1 < kRanks; ++rank) {
+    ranks.start(rank, Ranks::with(exact(), next[rank]));
+    ranks.run(Duration::millis(1));
+    const std::vector<Report> reports = ranks.take_reports(rank);
+    CHECK(reports.size() == 1 && reports[0].error == ErrorCode::Closed);
+    CHECK_EQ(ranks.group(rank).stats().suspicions + ranks.group(rank).stats().views, 0u);
+  }
+}
+
 TEST(a_refused_call_takes_no_number_and_changes_nothing) {
   Ranks ranks(3);
   Values values(kElements);
