@@ -33,14 +33,12 @@ void trim(Words& words) {
 struct Shard {
   std::optional<std::uint32_t> packets;
   RankMask holders = 0;
-  Words held, kept;
+  Words held;
 
   void add(Rank rank, const HeldShard& part) {
     packets = std::max(packets, std::optional(part.packets));
     unite(held, part.held);
-    unite(held, part.kept);
-    unite(kept, part.kept);
-    if (bits_in(part.kept) != 0) holders |= bit_of(rank);
+    if (bits_in(part.held) != 0) holders |= bit_of(rank);
   }
   bool all_held() const { return packets && bits_in(held) >= *packets; }
 };
@@ -151,12 +149,9 @@ class NextView {
                        .owner = owner,
                        .rest_gone = over,
                        .holders = shard.holders,
-                       .passed = shard.kept,
-                       .gone = shard.held};
-    for (std::size_t i = 0; i < orphan.passed.size(); ++i) orphan.gone[i] &= ~orphan.passed[i];
+                       .passed = shard.held};
     trim(orphan.passed);
-    trim(orphan.gone);
-    if (over || !orphan.passed.empty() || !orphan.gone.empty()) view_.orphans.push_back(std::move(orphan));
+    if (over || !orphan.passed.empty()) view_.orphans.push_back(std::move(orphan));
   }
 
   const ViewHistory& history_;

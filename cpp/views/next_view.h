@@ -24,8 +24,7 @@ struct Journal {
       touched_end;  // one past the highest operation contributed to, decided or held
   std::function<std::uint64_t(std::uint64_t)> digest;  // over everything below n, for floor <= n <= C
   std::function<std::vector<OpenOperation>()> open;    // operations from C on that are known here, in order
-  /// Shards of these owners in this operation whose geometry is known here, with what is held and kept of
-  /// them.
+  /// Shards of these owners in this operation whose geometry is known here, with what others can get of them.
   std::function<std::vector<HeldShard>(std::uint64_t operation, RankMask owners)> held;
 };
 

@@ -47,8 +47,7 @@ ChunkFate fate_in(const View& view, std::uint64_t operation, Rank owner, std::si
   const OrphanShard* shard = view.orphan(operation, owner);
   if (shard == nullptr) return {.voided = ~std::uint64_t{0}};
   ChunkFate fate{.passed = word(shard->passed, chunk), .holders = shard->holders};
-  fate.gone = shard->rest_gone ? ~fate.passed : word(shard->gone, chunk) & ~fate.passed;
-  fate.voided = ~(fate.passed | fate.gone);
+  (shard->rest_gone ? fate.gone : fate.voided) = ~fate.passed;
   return fate;
 }
 

@@ -35,19 +35,18 @@ struct JoinRequest {
 
 enum class Verdict : std::uint8_t { Later = 0, Fits = 1, Snapshot = 2, Last = Snapshot };
 
-/// The packets of one owner's shard that a rank holds, as one word for each chunk. A rank reports a shard
-/// only if it knows its number of packets. Packets known to be void are held and kept.
+/// The packets of one owner's shard whose decision a rank can send to others, as one word for each chunk. Of
+/// an operation that it has not completed that is every decision it knows. A rank reports a shard only if it
+/// knows its number of packets. Packets known to be void are held.
 struct HeldShard {
   std::uint64_t operation = 0;
   Rank owner = 0;
-  std::uint32_t packets = 0;        // of the whole shard
-  std::vector<std::uint64_t> held;  // decision known here
-  std::vector<std::uint64_t> kept;  // and it can still be sent to others
+  std::uint32_t packets = 0;  // of the whole shard
+  std::vector<std::uint64_t> held;
   bool operator==(const HeldShard&) const = default;
   static void fields(auto& codec, auto& shard) {
     codec.all(shard.operation, shard.owner, shard.packets);
     codec.words(shard.held);
-    codec.words(shard.kept);
   }
 };
 

@@ -26,21 +26,19 @@ struct RankRecord {
 };
 
 /// The shard of an owner that no longer serves the operation. A word has one bit for each packet of a chunk
-/// (at most 64). Packets that are neither passed on nor gone are void.
+/// (at most 64). Packets that are not passed on are gone if a member has completed the operation, else void.
 struct OrphanShard {
   std::uint64_t operation = 0;
   Rank owner = 0;
-  bool rest_gone = false;             // a member has completed the operation: packets not passed on are gone
+  bool rest_gone = false;             // a member has completed the operation; who lacks a packet is lost
   RankMask holders = 0;               // members that keep something of this shard
   std::vector<std::uint64_t> passed;  // by chunk: a member keeps the decision; ask the holders
-  std::vector<std::uint64_t> gone;    // by chunk: decided, but no member keeps it; who lacks it is lost
   bool operator==(const OrphanShard&) const = default;
   std::pair<std::uint64_t, Rank> key() const { return {operation, owner}; }
   static void fields(auto& codec, auto& shard) {
     codec.all(shard.operation, shard.owner, shard.rest_gone);
     codec.masks(shard.holders);
     codec.words(shard.passed);
-    codec.words(shard.gone);
   }
 };
 

@@ -200,7 +200,7 @@ TEST(the_history_of_a_member_that_is_behind_is_kept) {
 TEST(what_one_view_made_void_stays_void) {
   ViewHistory history(View::initial(3));
   View first = next(history.newest(), 0b011, 4);
-  first.orphans.push_back({.operation = 2, .owner = 2, .holders = 0b01, .passed = {0b0011}, .gone = {}});
+  first.orphans.push_back({.operation = 2, .owner = 2, .holders = 0b01, .passed = {0b0011}});
   history.append(first);
   CHECK_EQ(history.fate(2, 2, 0).passed, 0b0011u);
   CHECK_EQ(history.fate(2, 2, 0).voided, ~std::uint64_t{0b0011});
@@ -208,8 +208,7 @@ TEST(what_one_view_made_void_stays_void) {
   CHECK_EQ(history.fate(3, 2, 0).voided, ~std::uint64_t{0});
   CHECK_EQ(history.fate(2, 1, 0).voided, 0u);  // its owner serves it
   View second = next(first, 0b011, 4);
-  second.orphans.push_back(
-      {.operation = 2, .owner = 2, .rest_gone = true, .holders = 0, .passed = {}, .gone = {}});
+  second.orphans.push_back({.operation = 2, .owner = 2, .rest_gone = true, .holders = 0, .passed = {}});
   history.append(second);
   CHECK_EQ(history.fate(2, 2, 0).gone, 0b0011u);
   CHECK_EQ(history.fate(2, 2, 0).voided, ~std::uint64_t{0b0011});
@@ -218,7 +217,7 @@ TEST(what_one_view_made_void_stays_void) {
 TEST(a_joiner_gets_the_tables_of_the_newest_view_only) {
   ViewHistory history(View::initial(3));
   View first = next(history.newest(), 0b011, 4);
-  first.orphans.push_back({.operation = 2, .owner = 2, .holders = 0b01, .passed = {1}, .gone = {}});
+  first.orphans.push_back({.operation = 2, .owner = 2, .holders = 0b01, .passed = {1}});
   history.append(first);
   history.append(next(first, 0b111, 6));
   const std::vector<View> told = history.since(5);
@@ -233,8 +232,8 @@ TEST(a_joiner_gets_the_tables_of_the_newest_view_only) {
 TEST(the_next_view_is_cut_above_all_reaches_and_names_holders) {
   ViewHistory history(View::initial(3));
   State zero = state_of(1, 3), one = state_of(1, 5);
-  zero.held.push_back({2, 2, 4, {0b0111}, {0b0011}});
-  one.held.push_back({2, 2, 4, {0b0001}, {0b0001}});
+  zero.held.push_back({2, 2, 4, {0b0011}});
+  one.held.push_back({2, 2, 4, {0b0001}});
   const auto view = next_view(history, {{1, 0}, bit_of(2), {}}, {{0, zero}, {1, one}}, 1);
   CHECK(view.has_value());
   CHECK_EQ(view->cut, 5u);
@@ -243,7 +242,6 @@ TEST(the_next_view_is_cut_above_all_reaches_and_names_holders) {
   const OrphanShard* shard = view->orphan(2, 2);
   CHECK(shard != nullptr && !shard->rest_gone && shard->holders == 0b011);
   CHECK_EQ(shard->passed.at(0), 0b0011u);
-  CHECK_EQ(shard->gone.at(0), 0b0100u);
   CHECK(view->orphan(1, 2) == nullptr);  // all void
 }
 
@@ -261,7 +259,7 @@ TEST(the_table_reaches_back_to_what_a_joiner_lacks) {
   State zero = state_of(6, 7), one = state_of(6, 7);
   zero.verdicts = {{2, Verdict::Fits}};
   one.verdicts = {{2, Verdict::Later}};
-  zero.held.push_back({3, 2, 1, {1}, {1}});
+  zero.held.push_back({3, 2, 1, {1}});
   const Propose what{{1, 0}, 0, {{2, {.completed = 3}}}};
   const auto view = next_view(history, what, {{0, zero}, {1, one}}, 1);
   CHECK_EQ(view->joined, bit_of(2));

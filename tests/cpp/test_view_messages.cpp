@@ -42,7 +42,7 @@ class Maker {
       made.ranks.push_back({number(), number(), static_cast<std::uint32_t>(number()), number(), number()});
     }
     for (std::uint64_t operation = 0; operation < below(6); ++operation) {
-      made.orphans.push_back({operation, rank(), flag(), mask(), words(), words()});
+      made.orphans.push_back({operation, rank(), flag(), mask(), words()});
       made.failed.push_back(operation * 3);
     }
     return made;
@@ -56,7 +56,7 @@ class Maker {
     made.floor = number();
     made.reach_end = number();
     for (std::size_t i = below(5); i > 0; --i) {
-      made.held.push_back({number(), rank(), static_cast<std::uint32_t>(number()), words(), words()});
+      made.held.push_back({number(), rank(), static_cast<std::uint32_t>(number()), words()});
       made.open.push_back({number(), flag(), flag()});
       made.verdicts.emplace_back(rank(), verdict());
     }
@@ -164,7 +164,7 @@ TEST(ranks_outside_of_the_group_are_refused) {
 
 TEST(a_short_message_cannot_claim_much_memory) {
   State state;
-  for (int i = 0; i < 3; ++i) state.held.push_back({0, 0, 0, std::vector<std::uint64_t>(60'000, 1), {}});
+  for (int i = 0; i < 3; ++i) state.held.push_back({0, 0, 0, std::vector<std::uint64_t>(60'000, 1)});
   const std::vector<std::byte> bytes = encode({0, 0, 0, state});
   CHECK(bytes.size() < 300);  // one run each
   CHECK(!decode_view_message(bytes, kSize).has_value());

@@ -164,15 +164,13 @@ class FakeRank : public FakeData {
     std::vector<HeldShard> found;
     if (n >= shape.operations || failed(n) || (n >= completed && !known(n))) return found;
     for_each_rank(owners, [&](Rank rank) {
-      HeldShard shard{static_cast<std::uint64_t>(n), rank, 0, {}, {}};
+      HeldShard shard{static_cast<std::uint64_t>(n), rank, 0, {}};
       shard.held.resize(static_cast<std::size_t>(chunk_of(shape.places - 1) + 1));
-      shard.kept = shard.held;
       for (int p = 0; p < shape.places; ++p) {
         if (owner(n, p) != rank) continue;
         ++shard.packets;
         const auto chunk = static_cast<std::size_t>(chunk_of(p));
-        if (!at(n, p).held.none()) shard.held[chunk] |= bit_in_chunk(p);
-        if (kept(n, p)) shard.kept[chunk] |= bit_in_chunk(p);
+        if (kept(n, p)) shard.held[chunk] |= bit_in_chunk(p);
       }
       found.push_back(std::move(shard));
     });

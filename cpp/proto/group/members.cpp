@@ -36,16 +36,11 @@ std::vector<OpenOperation> open_in(const Core& core) {
 HeldShard held_shard(const Operation& operation, Rank owner) {
   const Rank place = operation.place_of(owner);
   const Shard& shard = operation.gather().shard(place);
-  std::vector<std::uint64_t> held;
-  for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
-    held.push_back(operation.finished() ? shard.full_mask(chunk) : operation.exchange().held(place, chunk));
-  }
-  const std::vector<std::uint64_t> nothing(held.size(), 0);
-  return {.operation = operation.number(),
-          .owner = owner,
-          .packets = shard.packets(),
-          .held = held,
-          .kept = operation.exchange().keeps(place) ? held : nothing};
+  const Exchange& exchange = operation.exchange();
+  HeldShard held{.operation = operation.number(), .owner = owner, .packets = shard.packets(), .held = {}};
+  for (std::uint32_t chunk = 0; exchange.keeps(place) && chunk < shard.chunks(); ++chunk)
+    held.held.push_back(operation.finished() ? shard.full_mask(chunk) : exchange.held(place, chunk));
+  return held;
 }
 
 std::vector<HeldShard> held_in(const Core& core, std::uint64_t number, RankMask owners) {
