@@ -17,7 +17,7 @@ namespace optireduce {
 
 // Far above what max_lag leaves unfinished: a peer's claims must not cost more memory than this.
 inline constexpr std::size_t kMostEntries = 1 << 16;
-inline constexpr std::size_t kMostWords = 1 << 17;  // of all bit maps of a message
+inline constexpr std::size_t kMostWords = 1 << 18;  // of all bit maps of a message: 2 MB
 
 class Writer {
  public:
@@ -29,12 +29,16 @@ class Writer {
   void masks(Masks... masks) {
     all(masks...);
   }
-  /// Equal words in a row are written once: shards are mostly held as a whole or not at all.
+  /// Equal words in a row are written once: shards are mostly held as a whole or not at all. Each part begins
+  /// with twice its length, and one more if its words differ.
   void words(const std::vector<std::uint64_t>& words) {
     one(static_cast<std::uint32_t>(words.size()));
     for (auto begin = words.begin(); begin != words.end();) {
-      const auto end = std::find_if(begin, words.end(), [&](std::uint64_t word) { return word != *begin; });
-      all(static_cast<std::uint32_t>(end - begin), *begin);
+      const bool differ = begin + 1 == words.end() || *begin != *(begin + 1);
+      const auto end = differ ? std::adjacent_find(begin, words.end())
+                              : std::find_if(begin, words.end(), [&](auto word) { return word != *begin; });
+      one(static_cast<std::uint32_t>(2 * (end - begin) + (differ ? 1 : 0)));
+      std::for_each(begin, differ ? end : begin + 1, [&](std::uint64_t word) { one(word); });
       begin = end;
     }
   }
@@ -91,10 +95,11 @@ class Reader {
     require(count <= kMostWords - words_);
     if (ok_) words_ += count;
     while (ok_ && words.size() < count) {
-      const std::size_t run = number<std::uint32_t>();
-      const std::uint64_t word = number<std::uint64_t>();
-      require(run != 0 && run <= count - words.size());
-      if (ok_) words.insert(words.end(), run, word);
+      const auto part = number<std::uint32_t>();
+      const std::size_t length = part / 2, copies = part % 2 == 1 ? 1 : length;
+      require(length != 0 && length <= count - words.size());
+      for (std::size_t done = 0; ok_ && done < length; done += copies)
+        words.insert(words.end(), copies, number<std::uint64_t>());
     }
   }
   /// Unchecked but for its length.

@@ -30,6 +30,7 @@ inline nanobind::dict as_dict(const Stats& stats) {
   d["views"] = stats.views;
   d["removals"] = stats.removals;
   d["suspicions"] = stats.suspicions;
+  d["oversized_view_messages"] = stats.oversized_view_messages;
   d["other_view_packets"] = stats.other_view_packets;
   d["duplicate_packets"] = stats.duplicate_packets;
   d["stale_packets"] = stats.stale_packets;

@@ -20,6 +20,7 @@ struct Agreement {
   std::optional<Adopt> adopted{};  // the view that this rank voted for last
   RankMask deaf = 0;               // only grows: whichever ballot wins, nothing came of the ranks it removes
   std::uint64_t reach_end = 0;     // set by the first promise
+  State answer{};                  // to the last proposal: repeated as it was, so that its pieces add up
 
   // As the one that proposes.
   Propose proposal{};              // round 0: none
@@ -50,12 +51,12 @@ struct Agreement {
   }
   /// The view of the highest ballot that an answer names. Another value must not be proposed then.
   std::optional<View> adopted_by_others() const {
-    const auto ballot = [](const auto& answer) {
-      return answer.second.adopted ? answer.second.adopted_ballot : Ballot{};
+    const auto ballot = [](const auto& entry) {
+      return entry.second.adopted ? entry.second.adopted->ballot : Ballot{};
     };
     const auto highest = std::ranges::max_element(states, {}, ballot);
     if (highest == states.end() || ballot(*highest).round == 0) return std::nullopt;
-    return highest->second.adopted;
+    return highest->second.adopted->view;
   }
   void give_up() {
     proposal = {};

@@ -11,7 +11,7 @@ constexpr Duration kCandidateLife = Duration::millis(3000);  // a Join is repeat
 
 }  // namespace
 
-ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const JoinRequest& request, Verdict verdict) {
+ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request, Verdict verdict) {
   const View& view = membership_.view();
   const RankRecord& record = view.ranks[rank];
   const bool member = has(view.members, rank);
@@ -22,7 +22,7 @@ ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const JoinRequest& 
   if (request.incarnation == record.incarnation && request.known < (member ? view.number : record.changed_at))
     return Answer::Tell;
   if (const auto known = candidates_.find(rank); known != candidates_.end()) {
-    const JoinRequest& old = known->second.request;
+    const Join& old = known->second.request;
     if (std::pair(old.incarnation, old.known) > std::pair(request.incarnation, request.known))
       return Answer::Ignore;
   }
@@ -32,8 +32,8 @@ ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const JoinRequest& 
   return Answer::Tell;
 }
 
-std::vector<std::pair<Rank, JoinRequest>> ChangePlan::requests(RankMask ranks) const {
-  std::vector<std::pair<Rank, JoinRequest>> found;
+std::vector<std::pair<Rank, Join>> ChangePlan::requests(RankMask ranks) const {
+  std::vector<std::pair<Rank, Join>> found;
   for (const auto& [rank, candidate] : candidates_) {
     if (has(ranks, rank)) found.emplace_back(rank, candidate.request);
   }

@@ -65,8 +65,8 @@ class ChangePlan {
 
   /// A rank asks to come in: it becomes a candidate, is told the view first, or needs a snapshot.
   enum class Answer { Ignore, Tell, Refuse };
-  Answer consider(Time now, Rank rank, const JoinRequest& request, Verdict verdict);
-  std::vector<std::pair<Rank, JoinRequest>> requests(RankMask ranks) const;
+  Answer consider(Time now, Rank rank, const Join& request, Verdict verdict);
+  std::vector<std::pair<Rank, Join>> requests(RankMask ranks) const;
 
   /// `asked`: since when members are asked whom they hear. `thaw`: leave leavers and joiners out.
   WantedChange wanted(Time now, Time asked, bool thaw) const;
@@ -80,7 +80,7 @@ class ChangePlan {
 
  private:
   struct Candidate {
-    JoinRequest request;
+    Join request;
     Time at{};
   };
   struct Removals {

@@ -72,7 +72,7 @@ RankMask Membership::keep(Time now, Time asked) const {
 }
 
 bool Membership::hears_quorum(Time now) const {
-  return fixed() || quorum(silence_.heard_lately(now) | bit_of(config_.rank));
+  return quorum(silence_.heard_lately(now) | bit_of(config_.rank));
 }
 
 void Membership::enter(Rank rank, std::uint64_t completed) {

@@ -30,8 +30,6 @@ class Membership {
   Rank self() const { return config_.rank; }
   const View& view() const { return history_.newest(); }
   const ViewHistory& history() const { return history_; }
-  /// Groups above 64 ranks: everybody is a member for ever, nobody is suspected.
-  bool fixed() const { return view().ranks.size() > kMaskRanks; }
   std::size_t group_size() const { return view().ranks.size(); }
 
   // Maps of an operation.
@@ -54,21 +52,11 @@ class Membership {
   /// that is forgotten too early gives a later proposal the wrong owners.
   void forget_before(std::uint64_t floor);
 
-  // Silence. "Owes" is what the data path waits for; the view change adds its own.
-  void heard(Time now, Rank rank) { silence_.heard(now, rank); }
-  void set_owing(Time now, RankMask owing) { silence_.set_owing_data(now, owing & others()); }
-  void set_owing_view_change(Time now, RankMask owing) { silence_.set_owing_change(now, owing & others()); }
-  void set_exact_open(bool open) { silence_.set_exact_open(open); }
-  void stood_still(Time now) { silence_.restart(now); }
-  RankMask take_pings(Time now) { return silence_.take_pings(now) & others(); }
-  /// Looks at the silences; ViewChange does it in handle_timeout().
-  void update(Time now) { silence_.update(now); }
-  void suspect(RankMask ranks) { silence_.suspect(ranks & others()); }
+  // Silence, and links.
+  /// Only other members owe something.
+  Silence& silence() { return silence_; }
+  const Silence& silence() const { return silence_; }
   RankMask suspected() const { return silence_.suspected() & others(); }
-  Duration silence_limit() const { return silence_.limit(); }
-  Time next_event() const { return fixed() ? Time::never() : silence_.next_event(); }
-
-  // Links.
   /// Whom I hear: the header's flag "hears all" is hears() == view().members.
   RankMask hears() const { return view().members & ~suspected(); }
   /// A peer's bitmap (of its Status, or all members if its header has the flag).

@@ -101,7 +101,7 @@ class NextView {
     return one_fits;
   }
 
-  void admit(Rank rank, const JoinRequest& request) {
+  void admit(Rank rank, const Join& request) {
     view_.members |= bit_of(rank);
     view_.joined |= bit_of(rank);
     view_.ranks[rank] = {.since = view_.cut,
@@ -173,7 +173,7 @@ std::uint64_t least_completed(const Membership& membership, const Journal& journ
 
 }  // namespace
 
-Verdict judge(const Membership& membership, const Journal& journal, Rank rank, const JoinRequest& request) {
+Verdict judge(const Membership& membership, const Journal& journal, Rank rank, const Join& request) {
   // A restarted process has lost what its rank had completed.
   if (request.incarnation != membership.view().ranks[rank].incarnation) return Verdict::Snapshot;
   if (journal.completed() < request.completed) return Verdict::Later;
@@ -185,14 +185,10 @@ State describe(const Membership& membership, const Journal& journal, const Propo
                const Agreement& agreement) {
   State state;
   state.ballot = propose.ballot;
+  state.adopted = agreement.adopted;
   state.completed = journal.completed();
-  state.floor = journal.floor();
   state.reach_end = agreement.reach_end;
   state.open = journal.open();
-  if (agreement.adopted) {
-    state.adopted_ballot = agreement.adopted->ballot;
-    state.adopted = agreement.adopted->view;
-  }
   for (const auto& [rank, request] : propose.joiners) {
     state.verdicts.emplace_back(rank, judge(membership, journal, rank, request));
   }

@@ -29,7 +29,7 @@ struct Journal {
 };
 
 /// Whether a rank that asks to come in may replay from this rank's log.
-Verdict judge(const Membership& membership, const Journal& journal, Rank rank, const JoinRequest& request);
+Verdict judge(const Membership& membership, const Journal& journal, Rank rank, const Join& request);
 
 /// This rank's answer to a proposal, with what it has adopted so far. Operations within its reach are
 /// described.

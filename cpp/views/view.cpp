@@ -1,8 +1,23 @@
 #include "views/view.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace optireduce {
+
+bool View::is_sound() const {
+  const bool in_order =
+      std::ranges::adjacent_find(orphans, std::greater_equal(), &OrphanShard::key) == orphans.end() &&
+      std::ranges::adjacent_find(failed, std::greater_equal()) == failed.end();
+  return members != 0 && first <= cut && (joined & ~members) == 0 && in_order;
+}
+
+bool follow_each_other(const std::vector<View>& views) {
+  const auto is_gap = [](const View& older, const View& newer) {
+    return older.number + 1 != newer.number || older.cut > newer.cut;
+  };
+  return !views.empty() && std::ranges::adjacent_find(views, is_gap) == views.end();
+}
 
 const View& ViewHistory::view_of(std::uint64_t operation) const {
   for (auto view = views_.rbegin(); view != views_.rend(); ++view) {

@@ -30,20 +30,20 @@ ViewChange::ViewChange(ViewChangeConfig config, Membership& membership, Journal 
 }
 
 void ViewChange::handle(Time now, Rank from, const ViewMessage& message) {
-  if (membership_.fixed() || from >= membership_.group_size() || from == membership_.self()) return;
+  if (from >= membership_.group_size() || from == membership_.self()) return;
   dispatch(now, from, message);
   schedule(now);
 }
 
 void ViewChange::dispatch(Time now, Rank from, const ViewMessage& message) {
   if (const auto* install = as<Install>(message)) return on_install(now, from, install->views);
-  if (const auto* join = as<Join>(message)) return on_join(now, from, join->request);
-  if (const auto* answer = as<JoinAnswer>(message)) return on_answer(message.view, *answer);
+  if (const auto* join = as<Join>(message)) return on_join(now, from, *join);
+  if (const auto* refusal = as<Refusal>(message)) return on_refusal(message.view, refusal->request);
   const View& view = membership_.view();
-  if (message.view != view.number || as<Query>(message) != nullptr) saw_view(now, from, message.view);
+  if (message.view != view.number) saw_view(now, from, message.view);
   const bool sender = has(view.members, from) && view.ranks[from].incarnation == message.incarnation;
   if (standing_.away || message.view != view.number || !sender) return;
-  membership_.heard(now, from);
+  membership_.silence().heard(now, from);
   membership_.advanced(from, message.completed);
   repeats_.untold &= ~bit_of(from);
   if (const auto* propose = as<Propose>(message)) return on_propose(now, from, *propose);
@@ -51,7 +51,7 @@ void ViewChange::dispatch(Time now, Rank from, const ViewMessage& message) {
   if (const auto* status = as<Status>(message)) return on_status(now, from, *status);
   if (const auto* state = as<State>(message)) {
     if (state->ballot != agreement_.proposal.ballot || !agreement_.collects_states()) return;
-    if (state->adopted && state->adopted->number != view.number + 1) return;
+    if (state->adopted && state->adopted->view.number != view.number + 1) return;
     agreement_.states.insert_or_assign(from, *state);
     return try_compute(now);
   }
@@ -66,12 +66,12 @@ void ViewChange::saw_view(Time now, Rank from, std::uint64_t number) {
   const std::uint64_t mine = membership_.view().number;
   if (standing_.away && number >= standing_.known) repeats_.untold &= ~bit_of(from);
   if (standing_.away || number == mine) return;
-  if (number > mine && mail_.may_ask(now, from, attempts_.round)) mail_.send(from, Query{});
-  if (number < mine && mail_.may_tell(now, from, attempts_.round))
-    mail_.send(from, views_to_tell(membership_.history(), journal_));
+  if (!mail_.may_tell(now, from, attempts_.round)) return;
+  if (number < mine) return mail_.send(from, views_to_tell(membership_.history(), journal_));
+  send_status(bit_of(from), false);  // it says which view is mine
 }
 
-State ViewChange::answer_to(Time now, const Propose& propose) {
+const State& ViewChange::answer_to(Time now, const Propose& propose) {
   const View& view = membership_.view();
   if (propose.ballot > agreement_.promised) {
     const std::uint64_t slack = propose.without == 0 ? step_operations_ : 0;
@@ -79,7 +79,9 @@ State ViewChange::answer_to(Time now, const Propose& propose) {
     agreement_.deaf |= propose.without;
     attempts_.postpone(now, place_in(view.members, membership_.self()));
   }
-  return describe(membership_, journal_, propose, agreement_);
+  if (agreement_.answer.ballot != propose.ballot)
+    agreement_.answer = describe(membership_, journal_, propose, agreement_);
+  return agreement_.answer;
 }
 
 void ViewChange::on_propose(Time now, Rank from, const Propose& propose) {
@@ -108,22 +110,21 @@ void ViewChange::on_status(Time now, Rank from, const Status& status) {
   if (status.asks) send_status(bit_of(from), false);
 }
 
-void ViewChange::on_join(Time now, Rank from, const JoinRequest& request) {
+void ViewChange::on_join(Time now, Rank from, const Join& request) {
   if (standing_.away || standing_.lost) return;
   const Verdict verdict = judge(membership_, journal_, from, request);
   const auto answer = plan_.consider(now, from, request, verdict);
   if (answer == ChangePlan::Answer::Ignore) return;
-  if (answer == ChangePlan::Answer::Refuse) mail_.send(from, JoinAnswer{request, Verdict::Snapshot});
+  if (answer == ChangePlan::Answer::Refuse) mail_.send(from, Refusal{request});
   if (request.known < membership_.view().number) saw_view(now, from, request.known);
 }
 
 // Believed only if it is about what I am now, from a rank that is not behind what I know.
-void ViewChange::on_answer(std::uint64_t view, const JoinAnswer& answer) {
+void ViewChange::on_refusal(std::uint64_t view, const Join& request) {
   if (!standing_.away && !standing_.lost) return;
-  JoinRequest mine = my_request();
-  mine.known = answer.request.known;
-  if (answer.request == mine && view >= standing_.known && answer.verdict == Verdict::Snapshot)
-    standing_.left_behind = true;
+  Join mine = my_request();
+  mine.known = request.known;
+  if (request == mine && view >= standing_.known) standing_.left_behind = true;
 }
 
 void ViewChange::on_install(Time now, Rank from, const std::vector<View>& views) {
@@ -131,8 +132,8 @@ void ViewChange::on_install(Time now, Rank from, const std::vector<View>& views)
   if (views.empty() || views.back().ranks.size() != old.ranks.size()) return;
   const View& next = views.back();
   const Rank self = membership_.self();
-  // A leaver tells its last view until all show that they have it.
-  if (!standing_.away && next.number <= old.number && !has(old.members, from)) mail_.send(from, Query{});
+  // A view is told until all show that they have it.
+  if (!standing_.away && next.number <= old.number) send_status(bit_of(from), false);
   if (next.number <= standing_.known) return;
   const RankRecord& record = next.ranks[self];
   if (!has(next.members, self) || record.incarnation != incarnation_) return go_away(now, views);
@@ -142,7 +143,7 @@ void ViewChange::on_install(Time now, Rank from, const std::vector<View>& views)
     return;
   }
   if (!standing_.away && !standing_.lost) return go_away(now, views);
-  const JoinRequest mine = my_request();
+  const Join mine = my_request();
   if (views.front().cut > mine.completed) return;
   const bool same = record.completed == mine.completed && record.digest == mine.digest;
   standing_.lost = !same || standing_.left_behind;
@@ -216,7 +217,7 @@ void ViewChange::go_away(Time now, const std::vector<View>& views) {
   standing_.lost = false;
   standing_.known = views.back().number;
   installed_.reset();
-  membership_.set_owing_view_change(now, 0);
+  membership_.silence().set_owing_change(now, 0);
   repeats_ = {.next = now};
   if (!standing_.leaving) return;
   repeats_.farewell = views;

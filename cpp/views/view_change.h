@@ -18,6 +18,22 @@
 
 namespace optireduce {
 
+/// What this rank is in the group.
+struct Standing {
+  /// Out of the view: decide, hold and complete nothing; forget what is held from C on, inboxes, early
+  /// packets.
+  bool away = false;
+  /// A member that may do nothing but vote.
+  bool lost = false;
+  /// Final: this rank would need a snapshot. It may still vote; it starts, decides, holds and completes
+  /// nothing.
+  bool left_behind = false;
+  bool leaving = false;
+  /// A leaver that is out of the view, and that nobody needs any more.
+  bool departed = false;
+  std::uint64_t known = 0;  // highest view number seen
+};
+
 /// A view change is one round of Paxos among the members of the old view. Its first round trip collects what
 /// each member that stays holds of the owners that go. From its answer on a member is deaf to those owners,
 /// and touches no operation beyond its reach. So the answers stay true until the next view is installed.
@@ -54,36 +70,19 @@ class ViewChange {
   Time poll_timeout() const;
 
   // State.
-  /// Out of the view: decide, hold and complete nothing; forget what is held from C on, inboxes, early
-  /// packets.
-  bool away() const { return standing_.away; }
-  /// Final: this rank would need a snapshot. It may still vote; it starts, decides, holds and completes
-  /// nothing.
-  bool left_behind() const { return standing_.left_behind; }
-  /// A member that may do nothing but vote.
-  bool is_lost() const { return standing_.lost; }
-  bool leaving() const { return standing_.leaving; }
-  /// A leaver that is out of the view, and that nobody needs any more.
-  bool departed() const { return standing_.departed; }
+  const Standing& standing() const { return standing_; }
   bool changing() const { return agreement_.changing(); }
   /// Decisions from these senders must not be held.
   RankMask deaf() const { return agreement_.deaf; }
   /// While changing no operation at or above this may be started, decided or held. Else: no limit.
   std::uint64_t reach_end() const { return changing() ? agreement_.reach_end : ~std::uint64_t{0}; }
-  std::uint64_t known() const { return standing_.known; }
   /// A change is needed, but those that I hear, or that would stay, are no quorum, or fewer than min_ranks.
   bool too_few() const { return attempts_.too_few; }
-  /// The ballot and view that I voted for last in this change.
-  const std::optional<Adopt>& adopted() const { return agreement_.adopted; }
 
  private:
-  struct Standing {
-    bool away = false, lost = false, left_behind = false, leaving = false, departed = false;
-    std::uint64_t known = 0;  // highest view number seen
-  };
   struct Repeats {
-    Time next = Time::never();          // of what is not answered: proposal, view, Join, farewell
-    Time status = Time::never();        // of my Status
+    Time next = Time::never();  // of what is not answered: proposal, view, Join, farewell; and of my Status
+    Duration interval{};
     Time farewell_end = Time::never();  // a leaver's
     RankMask untold = 0;                // who has not shown the view that I made, or left with
     std::vector<View> farewell{};       // the view that a leaver is out of
@@ -94,12 +93,12 @@ class ViewChange {
   void on_propose(Time now, Rank from, const Propose& propose);
   void on_adopt(Time now, Rank from, const Adopt& adopt);
   void on_status(Time now, Rank from, const Status& status);
-  void on_join(Time now, Rank from, const JoinRequest& request);
-  void on_answer(std::uint64_t view, const JoinAnswer& answer);
+  void on_join(Time now, Rank from, const Join& request);
+  void on_refusal(std::uint64_t view, const Join& request);
   void on_install(Time now, Rank from, const std::vector<View>& views);
 
   // The agreement.
-  State answer_to(Time now, const Propose& propose);
+  const State& answer_to(Time now, const Propose& propose);
   void try_compute(Time now);
   void try_chosen(Time now);
   void enter(Time now, const std::vector<View>& views, bool joins);
@@ -110,7 +109,7 @@ class ViewChange {
   void repeat(Time now);
   void repeat_away(Time now);
   void send_status(RankMask to, bool asks);
-  JoinRequest my_request() const;
+  Join my_request() const;
 
   Membership& membership_;
   Journal journal_;

@@ -36,21 +36,18 @@ class ViewMail {
   }
 
   /// True once in each interval, for each rank.
-  bool may_tell(Time now, Rank to, Duration interval) { return passed(now, told_, to, interval); }
-  bool may_ask(Time now, Rank to, Duration interval) { return passed(now, asked_, to, interval); }
-
- private:
-  static bool passed(Time now, std::map<Rank, Time>& last, Rank to, Duration interval) {
-    const auto [found, first] = last.try_emplace(to, now);
+  bool may_tell(Time now, Rank to, Duration interval) {
+    const auto [found, first] = told_.try_emplace(to, now);
     if (!first && now < found->second + interval) return false;
     found->second = now;
     return true;
   }
 
+ private:
   std::uint32_t incarnation_;
   const Membership& membership_;
   std::function<std::uint64_t()> completed_;
-  std::map<Rank, Time> told_, asked_;
+  std::map<Rank, Time> told_;
   std::deque<std::pair<Rank, ViewMessage>> outbox_;
 };
 

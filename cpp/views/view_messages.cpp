@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "base/codec.h"
@@ -32,25 +33,11 @@ bool make_body(ViewMessage::Body& body, std::size_t type, std::index_sequence<Pl
 
 }  // namespace
 
-bool View::is_sound() const {
-  const bool in_order =
-      std::ranges::adjacent_find(orphans, std::greater_equal(), &OrphanShard::key) == orphans.end() &&
-      std::ranges::adjacent_find(failed, std::greater_equal()) == failed.end();
-  return members != 0 && first <= cut && (joined & ~members) == 0 && in_order;
-}
-
-bool follow_each_other(const std::vector<View>& views) {
-  const auto is_gap = [](const View& older, const View& newer) {
-    return older.number + 1 != newer.number || older.cut > newer.cut;
-  };
-  return !views.empty() && std::ranges::adjacent_find(views, is_gap) == views.end();
-}
-
 std::vector<std::byte> encode(const ViewMessage& message) {
   Writer out;
-  out.all(static_cast<std::uint8_t>(message.body.index()), message.incarnation, message.view,
-          message.completed);
+  out.all(static_cast<std::uint8_t>(message.body.index()), message.incarnation, message.view);
   std::visit([&](const auto& body) { out.all(body); }, message.body);
+  out.all(message.completed);
   return out.take();
 }
 
@@ -59,10 +46,11 @@ std::optional<ViewMessage> decode_view_message(std::span<const std::byte> encode
   Reader in(encoded, size);
   ViewMessage message;
   std::uint8_t type = 0;
-  in.all(type, message.incarnation, message.view, message.completed);
+  in.all(type, message.incarnation, message.view);
   constexpr auto kPlaces = std::make_index_sequence<std::variant_size_v<ViewMessage::Body>>();
   if (!make_body(message.body, type, kPlaces)) return std::nullopt;
   std::visit([&](auto& body) { in.all(body); }, message.body);
+  in.all(message.completed);
   if (!in.ok() || !in.rest().empty()) return std::nullopt;
   return message;
 }
@@ -84,22 +72,42 @@ std::vector<std::vector<std::byte>> cut_view_message(std::span<const std::byte> 
   return pieces;
 }
 
+std::vector<std::vector<std::byte>> PieceCutter::cut(const ViewMessage& message, std::size_t piece_bytes) {
+  const std::vector<std::byte> bytes = encode(message);
+  // All but the number of completed operations, which comes last and may rise from repeat to repeat.
+  const std::string_view same(reinterpret_cast<const char*>(bytes.data()),
+                              bytes.size() - sizeof(message.completed));
+  const std::size_t hash = std::hash<std::string_view>()(same);
+  if (bytes.size() + kPieceHeader > piece_bytes) {
+    const bool repeated = hash == std::exchange(last_, hash);
+    repeats_ = repeated ? repeats_ + 1 : 0;
+    sequence_ += repeated ? 0 : 1;
+  }
+  auto pieces = cut_view_message(bytes, message_id(0, sequence_), piece_bytes);
+  // A full buffer loses the end of a burst: each repeat begins with other pieces.
+  const std::size_t begin = pieces.empty() ? 0 : repeats_ * (pieces.size() / 8 + 1) % pieces.size();
+  std::ranges::rotate(pieces, pieces.begin() + static_cast<std::ptrdiff_t>(begin));
+  return pieces;
+}
+
 std::optional<std::vector<std::byte>> PieceCollector::add(std::span<const std::byte> piece) {
   Reader in(piece, kMaskRanks);
   const auto id = in.number<std::uint64_t>();
   const std::size_t index = in.number<std::uint16_t>(), count = in.number<std::uint16_t>();
   const std::size_t total = in.number<std::uint32_t>();
-  if (!in.ok() || index >= count || total > kMaxViewMessageBytes) return std::nullopt;
+  refused_ = !in.ok() || index >= count || total > kMaxViewMessageBytes;
+  if (refused_) return std::nullopt;
   const PiecePlace place(index, count, total);
-  if (in.rest().size() != place.length) return std::nullopt;
+  refused_ = in.rest().size() != place.length;
+  if (refused_) return std::nullopt;
   if (count == 1) return std::vector<std::byte>(in.rest().begin(), in.rest().end());
-  if (!id_ || id > *id_) {
+  if (!id_ || id > *id_ || (id == *id_ && missing_ == 0)) {
     id_ = id;
     missing_ = count;
     present_.assign(count, false);
     bytes_.assign(total, std::byte{0});
   }
-  if (id != *id_ || missing_ == 0 || present_.size() != count || bytes_.size() != total || present_[index])
+  if (id != *id_ || present_.size() != count || bytes_.size() != total || present_[index])
     return std::nullopt;
   std::ranges::copy(in.rest(), bytes_.begin() + static_cast<std::ptrdiff_t>(place.begin));
   present_[index] = true;

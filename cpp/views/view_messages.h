@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "views/view_values.h"
+#include "views/view.h"
 
 namespace optireduce {
 
@@ -22,14 +22,14 @@ struct Ballot {
 };
 
 /// What a rank that wants to come back says about itself.
-struct JoinRequest {
+struct Join {
   std::uint32_t incarnation = 0;
   std::uint64_t known = 0;  // highest view number that it has seen
   std::uint64_t completed = 0;
   std::uint64_t digest = 0;  // of everything below `completed`
-  bool operator==(const JoinRequest&) const = default;
-  static void fields(auto& codec, auto& request) {
-    codec.all(request.incarnation, request.known, request.completed, request.digest);
+  bool operator==(const Join&) const = default;
+  static void fields(auto& codec, auto& join) {
+    codec.all(join.incarnation, join.known, join.completed, join.digest);
   }
 };
 
@@ -43,7 +43,6 @@ struct HeldShard {
   Rank owner = 0;
   std::uint32_t packets = 0;  // of the whole shard
   std::vector<std::uint64_t> held;
-  bool operator==(const HeldShard&) const = default;
   static void fields(auto& codec, auto& shard) {
     codec.all(shard.operation, shard.owner, shard.packets);
     codec.words(shard.held);
@@ -55,7 +54,6 @@ struct OpenOperation {
   std::uint64_t operation = 0;
   bool exact = false;
   bool own_shard_decided = false;  // every packet of the sender's own shard; true if it owns none
-  bool operator==(const OpenOperation&) const = default;
   static void fields(auto& codec, auto& open) {
     codec.all(open.operation, open.exact, open.own_shard_decided);
   }
@@ -64,8 +62,7 @@ struct OpenOperation {
 struct Propose {
   Ballot ballot;
   RankMask without = 0;
-  std::vector<std::pair<Rank, JoinRequest>> joiners;
-  bool operator==(const Propose&) const = default;
+  std::vector<std::pair<Rank, Join>> joiners;
   static void fields(auto& codec, auto& propose) {
     codec.all(propose.ballot);
     codec.masks(propose.without);
@@ -73,62 +70,44 @@ struct Propose {
   }
 };
 
+struct Adopt {
+  Ballot ballot;
+  View view;
+  static void fields(auto& codec, auto& adopt) { codec.all(adopt.ballot, adopt.view); }
+};
+
 struct State {
   Ballot ballot;
-  Ballot adopted_ballot;        // round 0: nothing adopted
-  std::optional<View> adopted;  // with adopted_ballot
-  std::uint64_t completed = 0, floor = 0;
+  std::optional<Adopt> adopted;  // the view that the sender voted for last
+  std::uint64_t completed = 0;
   std::uint64_t reach_end = 0;  // one past the highest operation that may be touched before the next view
   std::vector<HeldShard> held;
   std::vector<OpenOperation> open;
   std::vector<std::pair<Rank, Verdict>> verdicts;
-  bool operator==(const State&) const = default;
   static void fields(auto& codec, auto& state) {
-    codec.all(state.ballot, state.adopted_ballot, state.adopted, state.completed, state.floor);
-    codec.all(state.reach_end, state.held, state.open, state.verdicts);
+    codec.all(state.ballot, state.adopted, state.completed, state.reach_end);
+    codec.all(state.held, state.open, state.verdicts);
   }
-};
-
-struct Adopt {
-  Ballot ballot;
-  View view;
-  bool operator==(const Adopt&) const = default;
-  static void fields(auto& codec, auto& adopt) { codec.all(adopt.ballot, adopt.view); }
 };
 
 struct Adopted {
   Ballot ballot;
-  bool operator==(const Adopted&) const = default;
   static void fields(auto& codec, auto& adopted) { codec.all(adopted.ballot); }
 };
 
 /// A view that was chosen, the newest last, with older ones that a rank which joins needs.
 struct Install {
   std::vector<View> views;
-  bool operator==(const Install&) const = default;
   static void fields(auto& codec, auto& install) {
     codec.all(install.views);
     codec.require(follow_each_other(install.views));
   }
 };
 
-/// Asks for the receiver's view.
-struct Query {
-  bool operator==(const Query&) const = default;
-  static void fields(auto&, auto&) {}
-};
-
-struct Join {
-  JoinRequest request;
-  bool operator==(const Join&) const = default;
-  static void fields(auto& codec, auto& join) { codec.all(join.request); }
-};
-
-struct JoinAnswer {
-  JoinRequest request;  // that it answers
-  Verdict verdict = Verdict::Later;
-  bool operator==(const JoinAnswer&) const = default;
-  static void fields(auto& codec, auto& answer) { codec.all(answer.request, answer.verdict); }
+/// A rank that asked to come in needs a snapshot.
+struct Refusal {
+  Join request;  // that it answers
+  static void fields(auto& codec, auto& refusal) { codec.all(refusal.request); }
 };
 
 /// Whom the sender hears, and whether it leaves (this is the goodbye) or is lost.
@@ -138,7 +117,6 @@ struct Status {
   bool lost = false;
   bool asks = false;        // the receiver shall answer with its own
   std::uint32_t round = 0;  // highest ballot seen: a proposer that is behind must go above it
-  bool operator==(const Status&) const = default;
   static void fields(auto& codec, auto& status) {
     codec.masks(status.hears);
     codec.all(status.leaving, status.lost, status.asks, status.round);
@@ -146,23 +124,24 @@ struct Status {
 };
 
 struct ViewMessage {
-  using Body = std::variant<Propose, State, Adopt, Adopted, Install, Query, Join, JoinAnswer, Status>;
+  using Body = std::variant<Propose, State, Adopt, Adopted, Install, Join, Refusal, Status>;
 
   std::uint32_t incarnation = 0;  // of the sender
   std::uint64_t view = 0;         // the sender's view number
   std::uint64_t completed = 0;    // the sender's
   Body body;
-  bool operator==(const ViewMessage&) const = default;
 };
 
-inline constexpr std::size_t kMaxViewMessageBytes = 1 << 20;
+/// Room for a word for each 64 KB of 16 GB of unfinished shards, and for what is said about each of them.
+inline constexpr std::size_t kMaxViewMessageBytes = 3 << 20;
 
 /// `size`: ranks of the group (at most 64); ranks beyond it are refused.
 std::vector<std::byte> encode(const ViewMessage& message);
 std::optional<ViewMessage> decode_view_message(std::span<const std::byte> bytes, std::size_t size);
 
 /// Cuts an encoded message into pieces of at most `piece_bytes` (at least 64), each with its own header.
-/// `id` must rise from message to message of one sender, also over restarts: use message_id().
+/// `id` must rise from message to message of one sender, also over restarts: use message_id(). None: it is
+/// too large.
 std::vector<std::vector<std::byte>> cut_view_message(std::span<const std::byte> message, std::uint64_t id,
                                                      std::size_t piece_bytes);
 
@@ -170,17 +149,32 @@ constexpr std::uint64_t message_id(std::uint32_t incarnation, std::uint32_t sequ
   return static_cast<std::uint64_t>(incarnation) << 32 | sequence;
 }
 
+/// Cuts the messages to one peer. A message that is repeated keeps its id, so that the pieces of several
+/// repeats add up.
+class PieceCutter {
+ public:
+  std::vector<std::vector<std::byte>> cut(const ViewMessage& message, std::size_t piece_bytes);
+
+ private:
+  std::uint32_t sequence_ = 0, repeats_ = 0;
+  std::size_t last_ = 0;  // hash of the last message in several pieces
+};
+
 /// Puts one sender's pieces together. Of several messages under way the newest wins.
 class PieceCollector {
  public:
-  /// The whole message once its last piece is here.
+  /// The whole message once its last piece is here. From then on its repeat is collected: it was not
+  /// answered.
   std::optional<std::vector<std::byte>> add(std::span<const std::byte> piece);
+  /// Whether the last piece made no sense, or claimed too much.
+  bool refused() const { return refused_; }
 
  private:
   std::optional<std::uint64_t> id_;  // of the newest message in several pieces
-  std::size_t missing_ = 0;          // 0: nothing under way
+  std::size_t missing_ = 0;
   std::vector<bool> present_;
   std::vector<std::byte> bytes_;
+  bool refused_ = false;
 };
 
 }  // namespace optireduce

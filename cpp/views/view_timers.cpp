@@ -7,8 +7,8 @@ namespace optireduce {
 
 namespace {
 
-Duration status_interval(const Membership& membership, Duration round) {
-  return std::clamp(membership.silence_limit() / 8, round, std::max(round, Duration::millis(100)));
+Duration status_interval(const Silence& silence, Duration round) {
+  return std::clamp(silence.limit() / 8, round, std::max(round, Duration::millis(100)));
 }
 
 }  // namespace
@@ -20,29 +20,26 @@ void ViewChange::set_pace(Duration round, std::uint64_t step_operations) {
 
 WantedChange ViewChange::schedule(Time now) {
   membership_.advanced(membership_.self(), journal_.completed());
-  if (standing_.away || membership_.fixed()) return {};
+  if (standing_.away) return {};
   WantedChange change;
   if (!standing_.lost) change = plan_.wanted(now, attempts_.asked, attempts_.thaw);
   const bool reason = change.any() || changing();
   if (!reason) attempts_.clear();
-  if (reason && attempts_.plan(now, place_in(change.proposers, membership_.self()))) {
+  if (reason && attempts_.plan(now, place_in(change.proposers, membership_.self())))
     send_status(membership_.others(), true);
-    repeats_.status = now + status_interval(membership_, attempts_.round);
-  }
   // While there is a reason everybody is asked for its Status, so everybody owes us an answer.
-  membership_.set_owing_view_change(now, reason ? membership_.others() : repeats_.untold);
-  const bool repeats = agreement_.leads() || repeats_.untold != 0 || standing_.lost;
-  if (repeats != (repeats_.next != Time::never()))
-    repeats_.next = repeats ? now + attempts_.round : Time::never();
+  membership_.silence().set_owing_change(now, reason ? membership_.others() : repeats_.untold);
+  const bool answers = agreement_.leads() || repeats_.untold != 0;
   const bool tells = reason || standing_.leaving || standing_.lost;
-  if (tells != (repeats_.status != Time::never())) repeats_.status = tells ? now : Time::never();
+  repeats_.interval = answers ? attempts_.round : status_interval(membership_.silence(), attempts_.round);
+  repeats_.next = answers || tells ? std::min(repeats_.next, now + repeats_.interval) : Time::never();
   return change;
 }
 
 void ViewChange::handle_timeout(Time now) {
-  if (membership_.fixed() || standing_.departed) return;
+  if (standing_.departed) return;
   if (standing_.away) return repeat_away(now);
-  membership_.update(now);
+  membership_.silence().update(now);
   const WantedChange change = schedule(now);
   if (now >= attempts_.at) {
     const bool can = plan_.possible(change);
@@ -53,21 +50,21 @@ void ViewChange::handle_timeout(Time now) {
   }
   if (standing_.away) return;
   if (now >= repeats_.next) repeat(now);
-  if (now >= repeats_.status) {
-    send_status(membership_.others(), attempts_.at != Time::never());
-    repeats_.status = now + status_interval(membership_, attempts_.round);
-  }
   schedule(now);
 }
 
 void ViewChange::repeat(Time now) {
-  repeats_.next = now + attempts_.round;
+  repeats_.next = now + repeats_.interval;
   mail_.send_all(repeats_.untold, views_to_tell(membership_.history(), journal_));
-  if (standing_.lost && !standing_.left_behind) mail_.send_all(membership_.others(), Join{my_request()});
+  if (standing_.lost && !standing_.left_behind) mail_.send_all(membership_.others(), my_request());
+  // A rank that does not know this view cannot vote in it.
+  const RankMask voters = membership_.others() & ~repeats_.untold;
   if (agreement_.votes_begun())
-    mail_.send_all(membership_.others() & ~agreement_.votes, *agreement_.adopted);
+    mail_.send_all(voters & ~agreement_.votes, *agreement_.adopted);
   else if (agreement_.leads())
-    mail_.send_all(membership_.others() & ~agreement_.answered(), agreement_.proposal);
+    mail_.send_all(voters & ~agreement_.answered(), agreement_.proposal);
+  const bool asks = attempts_.at != Time::never();
+  if (asks || standing_.leaving || standing_.lost) send_status(membership_.others(), asks);
 }
 
 void ViewChange::repeat_away(Time now) {
@@ -78,7 +75,7 @@ void ViewChange::repeat_away(Time now) {
     mail_.send_all(repeats_.untold, Install{repeats_.farewell});
     repeats_.next = now + attempts_.round;
   } else {
-    if (!standing_.left_behind) mail_.send_all(others, Join{my_request()});
+    if (!standing_.left_behind) mail_.send_all(others, my_request());
     repeats_.next = now + std::max(attempts_.round * 4, Duration::millis(20));
   }
   if (standing_.left_behind || standing_.departed) repeats_.next = Time::never();
@@ -89,13 +86,13 @@ void ViewChange::send_status(RankMask to, bool asks) {
       to, Status{membership_.hears(), standing_.leaving, standing_.lost, asks, agreement_.highest_round});
 }
 
-JoinRequest ViewChange::my_request() const {
+Join ViewChange::my_request() const {
   const std::uint64_t completed = journal_.completed();
   return {incarnation_, standing_.known, completed, journal_.digest(completed)};
 }
 
 void ViewChange::suspect(Time now, RankMask ranks) {
-  membership_.suspect(ranks);
+  membership_.silence().suspect(ranks & membership_.others());
   schedule(now);
 }
 
@@ -116,9 +113,9 @@ void ViewChange::mark_lost(Time now) {
 }
 
 Time ViewChange::poll_timeout() const {
-  if (membership_.fixed() || standing_.departed) return Time::never();
+  if (standing_.departed) return Time::never();
   if (standing_.away) return repeats_.next;
-  return std::min({attempts_.at, repeats_.next, repeats_.status, membership_.next_event()});
+  return std::min({attempts_.at, repeats_.next, membership_.silence().next_event()});
 }
 
 }  // namespace optireduce

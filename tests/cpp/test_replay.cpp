@@ -71,7 +71,7 @@ class Session {
   sim::Network& network() { return network_; }
 
  private:
-  static constexpr Time kSleep = at(2'000), kAwake = at(2'040), kLeave = at(6'000);
+  static constexpr Time kSleep = at(2'000), kAwake = at(2'120), kLeave = at(6'000);
 
   sim::SimOptions options() {
     sim::SimOptions options;

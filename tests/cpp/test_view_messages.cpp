@@ -20,7 +20,7 @@ class Maker {
   Rank rank() { return static_cast<Rank>(below(kSize)); }
   RankMask mask() { return engine_() & first_ranks(kSize); }
   Ballot ballot() { return {static_cast<std::uint32_t>(number()), rank()}; }
-  JoinRequest request() { return {static_cast<std::uint32_t>(number()), number(), number(), number()}; }
+  Join request() { return {static_cast<std::uint32_t>(number()), number(), number(), number()}; }
   Verdict verdict() { return static_cast<Verdict>(below(3)); }
 
   std::vector<std::uint64_t> words() {
@@ -50,10 +50,8 @@ class Maker {
   State state() {
     State made;
     made.ballot = ballot();
-    made.adopted_ballot = ballot();
-    if (flag()) made.adopted = view(number());
+    if (flag()) made.adopted = {ballot(), view(number())};
     made.completed = number();
-    made.floor = number();
     made.reach_end = number();
     for (std::size_t i = below(5); i > 0; --i) {
       made.held.push_back({number(), rank(), static_cast<std::uint32_t>(number()), words()});
@@ -75,16 +73,14 @@ class Maker {
       case 4:
         return Install{{view(7), view(8)}};
       case 5:
-        return Query{};
+        return request();
       case 6:
-        return Join{request()};
-      case 7:
-        return JoinAnswer{request(), verdict()};
+        return Refusal{request()};
       default:
         return Status{mask(), flag(), flag(), flag(), static_cast<std::uint32_t>(number())};
     }
   }
-  ViewMessage message() { return {static_cast<std::uint32_t>(number()), number(), number(), body(below(9))}; }
+  ViewMessage message() { return {static_cast<std::uint32_t>(number()), number(), number(), body(below(8))}; }
 
  private:
   std::mt19937_64 engine_;
@@ -110,7 +106,7 @@ TEST(every_message_survives_the_way_through_bytes) {
   for (int i = 0; i < 5000; ++i) {
     const ViewMessage message = make.message();
     const auto back = decode_view_message(encode(message), kSize);
-    CHECK(back.has_value() && *back == message);
+    CHECK(back.has_value() && encode(*back) == encode(message));
   }
 }
 
@@ -138,7 +134,7 @@ TEST(damaged_messages_do_no_harm) {
     if (!back) continue;
     ++understood;
     const auto again = decode_view_message(encode(*back), kSize);
-    CHECK(again.has_value() && *again == *back);
+    CHECK(again.has_value() && encode(*again) == encode(*back));
   }
   CHECK(understood > 0);
 }
@@ -164,7 +160,7 @@ TEST(ranks_outside_of_the_group_are_refused) {
 
 TEST(a_short_message_cannot_claim_much_memory) {
   State state;
-  for (int i = 0; i < 3; ++i) state.held.push_back({0, 0, 0, std::vector<std::uint64_t>(60'000, 1)});
+  for (int i = 0; i < 3; ++i) state.held.push_back({0, 0, 0, std::vector<std::uint64_t>(120'000, 1)});
   const std::vector<std::byte> bytes = encode({0, 0, 0, state});
   CHECK(bytes.size() < 300);  // one run each
   CHECK(!decode_view_message(bytes, kSize).has_value());

@@ -32,7 +32,7 @@ TEST(a_rank_whose_log_is_gone_is_left_behind_and_blocks_nobody) {
   CHECK_EQ(group[0].completed, 6);
   group.heal();
   group.pass(Duration::millis(200));
-  CHECK(group[3].change->left_behind());
+  CHECK(group[3].change->standing().left_behind);
   CHECK_EQ(group.view(0).members, RankMask{0b0111});
   group.work(8, 0b0111);
   CHECK_EQ(group[0].completed, 8);
@@ -55,16 +55,16 @@ TEST(a_rank_that_completed_what_the_others_made_void_is_left_behind) {
   group.keeps_back = nullptr;
   group.heal();
   group.pass(Duration::millis(200));
-  CHECK(group[2].change->left_behind());
+  CHECK(group[2].change->standing().left_behind);
 }
 
 TEST(a_restarted_rank_is_left_behind_and_its_old_self_removed) {
   Script group({.ranks = 3, .operations = 4, .places = 3});
   group.work(1);
   group.restart(2);
-  CHECK(group[2].change->away());
+  CHECK(group[2].change->standing().away);
   group.pass(Duration::millis(300));
-  CHECK(group[2].change->left_behind());
+  CHECK(group[2].change->standing().left_behind);
   CHECK_EQ(group.view(0).members, RankMask{0b011});
 }
 
@@ -82,7 +82,7 @@ TEST(a_late_join_of_an_earlier_absence_changes_nothing) {
   group.inject(old);
   group.pass(Duration::millis(100));
   CHECK_EQ(group.view(1).number, number);
-  CHECK(!group[2].change->is_lost());
+  CHECK(!group[2].change->standing().lost);
 }
 
 TEST(a_leaver_goes_when_all_have_what_it_has_and_tells_its_last_view) {
@@ -101,7 +101,7 @@ TEST(a_leaver_goes_when_all_have_what_it_has_and_tells_its_last_view) {
   group.pass(Duration::millis(200));
   CHECK_EQ(group.view(0).members, RankMask{0b011});
   CHECK_EQ(group.view(1).members, RankMask{0b011});
-  CHECK(group[2].change->departed());
+  CHECK(group[2].change->standing().departed);
 }
 
 TEST(a_leaver_that_alone_knows_the_new_view_tells_it) {
@@ -119,12 +119,12 @@ TEST(a_lost_rank_votes_on_until_it_is_removed) {
   Script group({.ranks = 3, .operations = 4, .places = 3});
   group.kill(0);
   group[1].change->mark_lost(group.now());
-  CHECK(group[1].change->left_behind() && group[1].change->is_lost());
+  CHECK(group[1].change->standing().left_behind && group[1].change->standing().lost);
   group.deliver();
   group.all_wait_for(bit_of(0));
   group.pass(Duration::millis(300));
   CHECK_EQ(group.view(2).members, RankMask{0b100});  // two of three voted
-  CHECK(group[1].change->away());
+  CHECK(group[1].change->standing().away);
 }
 
 TEST(a_rank_that_lacks_a_gone_packet_is_lost_and_the_others_go_on) {
@@ -139,7 +139,7 @@ TEST(a_rank_that_lacks_a_gone_packet_is_lost_and_the_others_go_on) {
   group.kept_back.clear();
   for (int r : {0, 1}) group[r].drop_log(true);
   lose(group, 3);
-  CHECK(group[2].change->left_behind());
+  CHECK(group[2].change->standing().left_behind);
   group.pass(Duration::millis(300));
   CHECK_EQ(group.view(0).members, RankMask{0b0011});
   group.work(3, 0b0011);

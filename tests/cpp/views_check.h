@@ -13,6 +13,10 @@ namespace views_test {
 
 using Ranks = std::vector<std::unique_ptr<FakeRank>>;
 
+inline bool same(const View& one, const View& other) {
+  return encode({0, 0, 0, Adopt{{}, one}}) == encode({0, 0, 0, Adopt{{}, other}});
+}
+
 /// Counts votes and keeps the views that a quorum has adopted.
 class Chosen {
  public:
@@ -22,20 +26,25 @@ class Chosen {
   const View& newest() const { return history_.newest(); }
   std::uint64_t count() const { return newest().number; }
 
-  void vote(const Adopt& adopt, Rank rank) {
+  /// The proposer votes for what it proposes.
+  void propose(const Adopt& adopt, Rank rank) {
     auto& votes = votes_[{adopt.view.number, adopt.ballot}];
-    must(votes.mask == 0 || votes.view == adopt.view, "S3: two values in one ballot");
+    must(votes.mask == 0 || same(votes.view, adopt.view), "S3: two values in one ballot");
     votes.view = adopt.view;
+    vote(adopt.view.number, adopt.ballot, rank);
+  }
+  void vote(std::uint64_t number, Ballot ballot, Rank rank) {
+    auto& votes = votes_.at({number, ballot});
     votes.mask |= bit_of(rank);
-    const View* old = find(adopt.view.number - 1);
-    if (old != nullptr && quorum_(votes.mask, old->members)) choose(adopt.view);
+    const View* old = find(number - 1);
+    if (old != nullptr && quorum_(votes.mask, old->members)) choose(votes.view);
   }
   /// A rank installs this view. A rank that is a quorum by itself votes without a message.
   void installs(const View& view, Rank rank) {
     const View* old = find(view.number - 1);
     if (find(view.number) == nullptr && old != nullptr && quorum_(bit_of(rank), old->members)) choose(view);
     const View* chosen = find(view.number);
-    must(chosen != nullptr && *chosen == view, "S3: a rank installs a view that was not chosen");
+    must(chosen != nullptr && same(*chosen, view), "S3: a rank installs a view that was not chosen");
   }
   const View* find(std::uint64_t number) const {
     for (const View& view : history_.all()) {
@@ -59,7 +68,7 @@ class Chosen {
   };
   void choose(const View& view) {
     if (const View* chosen = find(view.number)) {
-      return must(*chosen == view, "S3: two views with one number");
+      return must(same(*chosen, view), "S3: two views with one number");
     }
     must(view.number == newest().number + 1, "S3: a view chosen before its predecessor");
     must(view.cut >= newest().cut, "S4: the cut fell");
@@ -100,14 +109,15 @@ class Checker {
     const View& newest = chosen_.newest();
     if (x.dead || !has(newest.members, x.self) || x.incarnation != newest.ranks[x.self].incarnation)
       return false;
-    if (x.change->is_lost() || x.change->left_behind()) return false;
+    if (x.change->standing().lost || x.change->standing().left_behind) return false;
     const bool joined = has(newest.joined, x.self);
     const std::uint64_t number = x.membership->view().number;
-    if (!x.change->away()) return number == newest.number || (number + 1 == newest.number && !joined);
+    if (!x.change->standing().away)
+      return number == newest.number || (number + 1 == newest.number && !joined);
     const RankRecord& record = newest.ranks[x.self];
     const auto completed = static_cast<std::size_t>(x.completed);
     return joined && record.completed == completed && record.digest == x.digest[completed] &&
-           x.change->known() < newest.number;
+           x.change->standing().known < newest.number;
   }
 
  private:
@@ -172,7 +182,7 @@ class Checker {
     int least = shape_.operations;
     bool all = shape_.min_ranks == 0;
     for_each_rank(chosen_.newest().members, [&](Rank rank) {
-      all &= has(official_, rank) && !ranks_[rank]->change->leaving();
+      all &= has(official_, rank) && !ranks_[rank]->change->standing().leaving;
       least = std::min(least, ranks_[rank]->completed);
     });
     if (!all) least = static_cast<int>(chosen_.newest().stable);

@@ -112,7 +112,9 @@ class FakeData {
   bool within_reach(int n) const {
     return broken.no_reach || static_cast<std::uint64_t>(n) < change->reach_end();
   }
-  bool acts() const { return !change->away() && !change->is_lost() && !change->left_behind(); }
+  bool acts() const {
+    return !change->standing().away && !change->standing().lost && !change->standing().left_behind;
+  }
   Slot& at(int n, int p) { return grid[static_cast<std::size_t>(n * shape.places + p)]; }
   const Slot& at(int n, int p) const { return grid[static_cast<std::size_t>(n * shape.places + p)]; }
   std::uint64_t& rest(int n, int p) {
@@ -141,7 +143,7 @@ class FakeData {
   // ---- contributions and decisions
   bool may_start() const {
     const int n = started;
-    if (!acts() || change->leaving() || n >= shape.operations || !within_reach(n)) return false;
+    if (!acts() || change->standing().leaving || n >= shape.operations || !within_reach(n)) return false;
     if (n >= shape.per_step && completed <= n - shape.per_step) return false;  // the bucket is still in use
     return n / shape.per_step <= completed_by_all() / shape.per_step + shape.max_lag;
   }

@@ -38,17 +38,17 @@ inline void World::work(FakeRank& x, int round) {
     }
   }
   while (x.may_complete()) x.complete();
-  if (!x.change->away())
+  if (!x.change->standing().away)
     for_each_rank(first_ranks(static_cast<std::size_t>(shape_.ranks)) & ~bit_of(x.self),
                   [&](Rank rank) { post(x.header(rank, Packet::Kind::Beat)); });
-  const bool waits = x.completed < shape_.operations || x.change->leaving();
-  x.membership->set_owing(x.now, waits ? x.membership->others() : 0);
+  const bool waits = x.completed < shape_.operations || x.change->standing().leaving;
+  x.membership->silence().set_owing_data(x.now, waits ? x.membership->others() : 0);
 }
 
 inline bool World::finished() const {
   bool one = false;
   for (const auto& x : ranks_) {
-    if (x->dead || x->change->left_behind() || x->change->leaving()) continue;
+    if (x->dead || x->change->standing().left_behind || x->change->standing().leaving) continue;
     if (!x->acts() || x->completed < shape_.operations || x->change->changing()) return false;
     if (x->membership->view().number != chosen_.newest().number) return false;
     one = true;
@@ -99,16 +99,16 @@ inline bool World::blocked() const {
   for (const auto& x : ranks_) {
     const ViewChange& change = *x->change;
     if (x->dead) continue;
-    const bool ahead = change.away() && x->completed > furthest;  // nobody can tell whether it fits
-    able += change.left_behind() || change.leaving() || ahead ? 0 : 1;
-    if (change.away()) continue;
+    const bool ahead = change.standing().away && x->completed > furthest;  // nobody can tell whether it fits
+    able += change.standing().left_behind || change.standing().leaving || ahead ? 0 : 1;
+    if (change.standing().away) continue;
     const std::uint64_t number = x->membership->view().number;
     if (old != nullptr && number == old->number) old_voters |= bit_of(x->self);
     knows |= number == view.number;
     if (!has(view.members, x->self)) continue;
     voters |= bit_of(x->self);
-    if (!change.leaving() && !change.is_lost()) staying |= bit_of(x->self);
-    stable |= !change.is_lost() && x->completed >= static_cast<int>(view.stable);
+    if (!change.standing().leaving && !change.standing().lost) staying |= bit_of(x->self);
+    stable |= !change.standing().lost && x->completed >= static_cast<int>(view.stable);
   }
   if (!knows && (old == nullptr || !is_quorum(old_voters, old->members))) return true;
   return !stable || staying == 0 || !is_quorum(voters, view.members) ||
@@ -127,8 +127,8 @@ inline void World::count(Totals& totals) const {
     for (const OrphanShard& shard : view.orphans) totals.passed += shard.passed.empty() ? 0 : 1;
   }
   for (const auto& x : ranks_) {
-    totals.left_behind += x->change->left_behind() && x->incarnation == 0 ? 1 : 0;
-    totals.leaves += x->change->leaving() ? 1 : 0;
+    totals.left_behind += x->change->standing().left_behind && x->incarnation == 0 ? 1 : 0;
+    totals.leaves += x->change->standing().leaving ? 1 : 0;
   }
 }
 
@@ -137,13 +137,13 @@ inline std::string World::describe() const {
                      std::to_string(chosen_.newest().members) + "\n";
   for (const auto& x : ranks_) {
     const ViewChange& c = *x->change;
-    text += "  rank " + std::to_string(x->self) + (x->dead ? " dead" : "") + (c.away() ? " away" : "") +
-            (c.left_behind() ? " left behind" : "") + (c.is_lost() ? " lost" : "") +
-            (c.leaving() ? " leaving" : "") + (c.changing() ? " changing" : "") +
-            (c.too_few() ? " too few" : "") + " view " + std::to_string(x->membership->view().number) +
-            " known " + std::to_string(c.known()) + " completed " + std::to_string(x->completed) +
-            " started " + std::to_string(x->started) + " suspects " +
-            std::to_string(x->membership->suspected()) + "\n";
+    text += "  rank " + std::to_string(x->self) + (x->dead ? " dead" : "") +
+            (c.standing().away ? " away" : "") + (c.standing().left_behind ? " left behind" : "") +
+            (c.standing().lost ? " lost" : "") + (c.standing().leaving ? " leaving" : "") +
+            (c.changing() ? " changing" : "") + (c.too_few() ? " too few" : "") + " view " +
+            std::to_string(x->membership->view().number) + " known " + std::to_string(c.standing().known) +
+            " completed " + std::to_string(x->completed) + " started " + std::to_string(x->started) +
+            " suspects " + std::to_string(x->membership->suspected()) + "\n";
   }
   return text;
 }

@@ -37,9 +37,9 @@ class FakeRank : public FakeData {
       change->saw_view(now, packet.from, packet.view);
       if (!broken.older_views_accepted) return;
     }
-    if (change->away() || !view.contains(packet.from)) return;
+    if (change->standing().away || !view.contains(packet.from)) return;
     if (view.ranks[packet.from].incarnation != packet.incarnation) return;
-    membership->heard(now, packet.from);
+    membership->silence().heard(now, packet.from);
     membership->advanced(packet.from, packet.completed);
     if (packet.hears_all) membership->told_hearing(now, packet.from, view.members);
     if (!acts() || packet.op < completed) return;
@@ -67,10 +67,10 @@ class FakeRank : public FakeData {
   // ---- views
   /// The order that a view change prescribes: what the view says first, then new packets.
   void follow() {
-    if (change->away() && !was_away) go_away();
-    was_away = change->away();
+    if (change->standing().away && !was_away) go_away();
+    was_away = change->standing().away;
     const std::optional<View> view = change->take_installed();
-    if (!view || change->is_lost()) return;
+    if (!view || change->standing().lost) return;
     const bool joins = has(view->joined, self);
     if (joins && !broken.joiner_keeps_held) forget_open();
     if (joins && broken.joiner_keeps_held) forget_inbox(0);

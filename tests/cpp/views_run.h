@@ -30,7 +30,8 @@ inline std::optional<ViewMessage> World::as_bytes(const Packet& packet) {
   for (const auto& piece : pieces) {
     if (auto whole = collector.add(piece)) {
       auto message = decode_view_message(*whole, static_cast<std::size_t>(shape_.ranks));
-      must(message && *message == *packet.control, "a message changed on its way through bytes");
+      must(message && encode(*message) == encode(*packet.control),
+           "a message changed on its way through bytes");
       return message;
     }
   }
@@ -39,7 +40,7 @@ inline std::optional<ViewMessage> World::as_bytes(const Packet& packet) {
 
 inline ViewMessage World::tampered(FakeRank& x, ViewMessage message) const {
   if (auto* state = std::get_if<State>(&message.body)) {
-    if (broken_.adopted_ignored) state->adopted.reset(), state->adopted_ballot = {};
+    if (broken_.adopted_ignored) state->adopted.reset();
     if (broken_.cut_by_own_reach) state->reach_end = 0;
   }
   if (const auto* propose = std::get_if<Propose>(&message.body)) {
@@ -63,15 +64,16 @@ inline void World::receive(const Packet& packet) {
 
 /// Notes what a rank voted for, lets its data path follow the view, and sends what it has to say.
 inline void World::settle(FakeRank& x) {
-  if (x.change->adopted()) chosen_.vote(*x.change->adopted(), x.self);
   std::vector<std::pair<Rank, ViewMessage>> out;
   Rank to = 0;
   ViewMessage message;
   while (x.change->poll_message(to, message)) out.emplace_back(to, message);
   for (const auto& [rank, sent] : out) {
-    if (const auto* adopt = std::get_if<Adopt>(&sent.body)) chosen_.vote(*adopt, x.self);
+    if (const auto* adopt = std::get_if<Adopt>(&sent.body)) chosen_.propose(*adopt, x.self);
+    if (const auto* vote = std::get_if<Adopted>(&sent.body))
+      chosen_.vote(sent.view + 1, vote->ballot, x.self);
   }
-  if (!x.change->away()) {
+  if (!x.change->standing().away) {
     View view = x.membership->view();
     if (const View* known = chosen_.find(view.number); known != nullptr && broken_.no_stable)
       view.stable = known->stable;
@@ -80,7 +82,7 @@ inline void World::settle(FakeRank& x) {
   x.follow();
   while (x.change->poll_message(to, message)) out.emplace_back(to, message);
   for (auto& [rank, sent] : out) observe(x, sent, rank);
-  if (x.change->departed()) crash(x);
+  if (x.change->standing().departed) crash(x);
 }
 
 inline void World::observe(FakeRank& x, const ViewMessage& message, Rank to) {
@@ -137,7 +139,7 @@ inline bool World::act_once(FakeRank& x) {
       return true;
     case 9:
       if (random_.chance(trouble_.drop_log)) x.drop_log(random_.chance(20));
-      if (!random_.chance(25) || to == x.self || x.change->away()) return false;
+      if (!random_.chance(25) || to == x.self || x.change->standing().away) return false;
       post(x.header(to, Packet::Kind::Beat));
       return true;
     default:
@@ -180,8 +182,8 @@ inline void World::fault_propose(FakeRank& x) {
   RankMask without = 0;
   for_each_rank(x.membership->others(), [&](Rank rank) {
     const FakeRank& y = *ranks_[rank];
-    const bool gone =
-        y.dead || y.paused || !linked(x.self, rank) || y.change->leaving() || y.change->is_lost();
+    const bool gone = y.dead || y.paused || !linked(x.self, rank) || y.change->standing().leaving ||
+                      y.change->standing().lost;
     if (random_.chance(gone ? 60 : 18)) without |= bit_of(rank);
   });
   const RankMask joiners = random_.chance(80) ? ~x.membership->view().members : 0;
@@ -220,7 +222,7 @@ inline void World::fault() {
     else if (random_.chance(40) && may_lose(x.self))
       crash(x);
   } else if (is(trouble_.leave)) {
-    if (x.dead || x.change->away() || x.change->leaving() || !may_lose(x.self)) return;
+    if (x.dead || x.change->standing().away || x.change->standing().leaving || !may_lose(x.self)) return;
     x.change->leave(x.now);
     settle(x);
   } else if (!x.dead && !x.paused) {

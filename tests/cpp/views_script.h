@@ -74,7 +74,7 @@ class Script {
       for (auto& rank : ranks_) {
         rank->now = now_;
         if (rank->dead) continue;
-        for_each_rank(rank->membership->take_pings(now_),
+        for_each_rank(rank->membership->silence().take_pings(now_) & rank->membership->others(),
                       [&](Rank to) { net_.push_back(rank->header(to, Packet::Kind::Beat)); });
         rank->change->handle_timeout(now_);
       }
@@ -85,13 +85,14 @@ class Script {
   /// Everybody that lives sends a packet to everybody, as an engine that is asked does.
   void beat() {
     for (auto& rank : ranks_) {
-      if (rank->dead || rank->change->away()) continue;
+      if (rank->dead || rank->change->standing().away) continue;
       for_each_rank(rank->membership->others(),
                     [&](Rank to) { net_.push_back(rank->header(to, Packet::Kind::Beat)); });
     }
   }
   void all_wait_for(RankMask silent) {
-    for (auto& rank : ranks_) rank->membership->set_owing(now_, silent);
+    for (auto& rank : ranks_)
+      rank->membership->silence().set_owing_data(now_, silent & rank->membership->others());
   }
   /// All that live do what they can until nothing moves: start up to `end`, decide, complete.
   void work(int end, RankMask who = ~RankMask{0}) {
@@ -131,7 +132,7 @@ class Script {
       packet.control = std::make_shared<ViewMessage>(std::move(message));
       net_.push_back(std::move(packet));
     }
-    if (x.change->departed()) x.dead = true;
+    if (x.change->standing().departed) x.dead = true;
   }
   void work_on(FakeRank& x, int end) {
     while (x.started < end && x.may_start()) x.start();

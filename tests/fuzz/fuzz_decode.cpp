@@ -28,8 +28,8 @@ void read_view_message(std::span<const std::byte> bytes, Rank size) {
   static_cast<void>(pieces.add(bytes));
   const auto message = decode_view_message(bytes, size);
   if (!message) return;
-  fuzz::require(decode_view_message(encode(*message), size) == message,
-                "a view message survives a round trip");
+  const auto again = decode_view_message(encode(*message), size);
+  fuzz::require(again && encode(*again) == encode(*message), "a view message survives a round trip");
 }
 
 }  // namespace

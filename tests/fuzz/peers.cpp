@@ -157,11 +157,11 @@ Bytes Peers::view_message(Input& input, const Subject& subject) {
   const std::uint32_t kind = input.below(10);
   const RankMask some = input.byte() & first_ranks(config_.size);
   const Ballot ballot{1 + input.below(4), peer(input)};
-  const JoinRequest request{0, seen.view + input.below(3), input.below(8), input.below(2)};
+  const Join request{0, seen.view + input.below(3), input.below(8), input.below(2)};
   ViewMessage message{.incarnation = input.below(8) == 7 ? 1u : 0u,
                       .view = seen.view,
                       .completed = seen.completed + input.below(3),
-                      .body = Query{}};
+                      .body = Adopted{}};
   View next = View::initial(config_.size);
   next.number = seen.view + 1;
   next.members = some | 1;
@@ -174,8 +174,8 @@ Bytes Peers::view_message(Input& input, const Subject& subject) {
   if (kind == 2) message.body = Adopt{ballot, next};
   if (kind == 3) message.body = Adopted{ballot};
   if (kind == 4) message.body = Install{{next}};
-  if (kind == 5) message.body = Join{request};
-  if (kind == 6) message.body = JoinAnswer{request, static_cast<Verdict>(input.below(3))};
+  if (kind == 5) message.body = request;
+  if (kind == 6) message.body = Refusal{request};
   if (kind == 7)
     message.body = Status{some, input.below(4) == 3, input.below(4) == 3, input.below(2) == 1, 0};
   if (kind == 8) {

@@ -74,8 +74,8 @@ void Group::probe_group() {
 Inspection Group::inspect() const {
   Inspection seen{.view = members_.view().number,
                   .members = members_.membership().owners(~std::uint64_t{0}),
-                  .away = members_.changes().away(),
-                  .left_behind = members_.changes().left_behind(),
+                  .away = members_.changes().standing().away,
+                  .left_behind = members_.changes().standing().left_behind,
                   .completed = core_.progress.completed(),
                   .residual_bytes = core_.residuals.bytes(),
                   .engine_bytes = 0,

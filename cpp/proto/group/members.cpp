@@ -70,7 +70,8 @@ Members::Members(Core& core)
     : core_(core),
       membership_(membership_config(core.config), View::initial(core.config.size)),
       changes_({.min_ranks = core.config.min_ranks}, membership_, journal_of(core)),
-      pieces_(core.config.size) {}
+      pieces_(core.config.size),
+      cutters_(core.config.size) {}
 
 std::uint64_t Members::least_completed() const {
   std::uint64_t least = core_.progress.completed();
@@ -83,7 +84,7 @@ std::uint64_t Members::least_completed() const {
 
 void Members::heard(Time now, const Header& header) {
   if (!counts(header)) return;
-  membership_.heard(now, header.sender);
+  membership_.silence().heard(now, header.sender);
   if ((header.flags & kFlagHearsAll) != 0) membership_.told_hearing(now, header.sender, view().members);
 }
 
@@ -97,8 +98,8 @@ void Members::handle_piece(Time now, const ReceivedRun& run) {
   const Rank from = run.header.sender;
   if (core_.config.elastic()) {
     const auto whole = pieces_[from].add(std::span(run.payload(0), run.header.length));
-    if (!whole) return;
-    if (const auto message = decode_view_message(*whole, core_.config.size))
+    if (!whole && !pieces_[from].refused()) return;
+    if (const auto message = whole ? decode_view_message(*whole, core_.config.size) : std::nullopt)
       return changes_.handle(now, from, *message);
   }
   ++core_.stats.malformed_packets;
@@ -108,8 +109,9 @@ void Members::send_messages() {
   Rank to = 0;
   ViewMessage message;
   while (changes_.poll_message(to, message)) {
-    const std::uint64_t id = message_id(0, ++messages_);
-    for (auto& piece : cut_view_message(encode(message), id, core_.config.path.payload_bytes))
+    auto pieces = cutters_[to].cut(message, core_.config.path.payload_bytes);
+    if (pieces.empty()) ++core_.stats.oversized_view_messages;
+    for (auto& piece : pieces)
       core_.controls.push_back({.type = PacketType::View, .to = to, .payload = std::move(piece)});
   }
 }
@@ -117,13 +119,15 @@ void Members::send_messages() {
 void Members::look_for_silence(Time now) {
   if (!core_.config.elastic()) return;
   const Operations::Map& open = core_.operations.open();
-  membership_.set_owing(now, core_.idle() ? 0 : membership_.others());
-  membership_.set_exact_open(std::any_of(open.begin(), open.end(), [](const auto& entry) {
+  Silence& silence = membership_.silence();
+  silence.set_owing_data(now, core_.idle() ? 0 : membership_.others());
+  silence.set_exact_open(std::any_of(open.begin(), open.end(), [](const auto& entry) {
     return !entry.second->descriptor().bounded && entry.second->begun();
   }));
-  for_each_rank(membership_.take_pings(now), [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
+  for_each_rank(silence.take_pings(now) & membership_.others(),
+                [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
   hears_all_ = membership_.hears() == view().members;
-  membership_.update(now);
+  silence.update(now);
   const RankMask suspects = membership_.suspected();
   core_.stats.suspicions += static_cast<std::uint64_t>(count_of(suspects & ~suspects_));
   suspects_ = suspects;

@@ -20,7 +20,7 @@ class Members {
   const Membership& membership() const { return membership_; }
   const ViewChange& changes() const { return changes_; }
   /// Whether this rank may neither begin nor complete anything.
-  bool halted() const { return changes_.away() || changes_.is_lost(); }
+  bool halted() const { return changes_.standing().away || changes_.standing().lost; }
   /// Whether all members of the view were heard lately.
   bool hears_all() const { return hears_all_; }
   /// The least completed of this rank and the members that are waited for.
@@ -32,7 +32,7 @@ class Members {
   }
   void completed() { membership_.advanced(core_.config.rank, core_.progress.completed()); }
   void forget_before(std::uint64_t operation) { membership_.forget_before(operation); }
-  void stood_still(Time now) { membership_.stood_still(now); }
+  void stood_still(Time now) { membership_.silence().restart(now); }
   void suspect(Time now, Rank rank) { changes_.suspect(now, bit_of(rank)); }
   void leave(Time now) { changes_.leave(now); }
   /// A packet counts only in the view in which it was sent.
@@ -70,7 +70,7 @@ class Members {
   Membership membership_;
   ViewChange changes_;
   std::vector<PieceCollector> pieces_;  // by rank
-  std::uint32_t messages_ = 0;          // sent
+  std::vector<PieceCutter> cutters_;    // by rank
   RankMask suspects_ = 0;               // that were counted
   bool hears_all_ = true;
   Time fired_at_;  // our timer, last

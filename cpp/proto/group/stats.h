@@ -27,6 +27,7 @@ struct Stats {
   std::uint64_t views = 0;           // that were installed here
   std::uint64_t removals = 0;        // of members
   std::uint64_t suspicions = 0;      // members that were silent for too long, also without a removal
+  std::uint64_t oversized_view_messages = 0;
   std::uint64_t duplicate_packets = 0;
   std::uint64_t stale_packets = 0;       // of operations that are over here
   std::uint64_t other_view_packets = 0;  // of another view

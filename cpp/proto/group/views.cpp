@@ -9,13 +9,13 @@ void Views::follow(Time now) {
   if (!core_.config.elastic()) return;
   const ViewChange& changes = members_.changes();
   while (const std::optional<View> view = members_.take_installed()) install(now, *view);
-  if (changes.away() && !told_away_) {
-    core_.outcomes.add(
-        {MembershipEvent::Kind::Removed, core_.config.rank, changes.known(), core_.progress.completed()});
+  if (changes.standing().away && !told_away_) {
+    core_.outcomes.add({MembershipEvent::Kind::Removed, core_.config.rank, changes.standing().known,
+                        core_.progress.completed()});
     for (const auto& [_, operation] : core_.operations.open()) operation->note_overwritten();
   }
-  told_away_ = changes.away();
-  if (changes.left_behind()) leave_behind(now);
+  told_away_ = changes.standing().away;
+  if (changes.standing().left_behind) leave_behind(now);
   members_.set_timer();
   check_quorum(now);
 }
@@ -86,7 +86,7 @@ void Views::rejoin(Time now, const View& view) {
 bool Views::ends_at_once(Time now, std::uint64_t number) {
   const bool exact = !core_.waiting.back().descriptor.bounded;
   const View* const lost = members_.membership().history().failed_by(number, exact);
-  const bool left_behind = members_.changes().left_behind();
+  const bool left_behind = members_.changes().standing().left_behind;
   if (left_behind) leave_behind(now);
   if (!left_behind && lost != nullptr) fail_rank_lost(now, number, *lost);
   return left_behind || lost != nullptr;
@@ -129,7 +129,7 @@ void Views::leave_behind(Time now) {
 }
 
 void Views::check_quorum(Time now) {
-  if (!members_.changes().too_few() && !members_.changes().away()) {
+  if (!members_.changes().too_few() && !members_.changes().standing().away) {
     too_few_since_ = Time::never();
     return core_.timers.stop({TimerKind::Quorum});
   }
@@ -161,8 +161,8 @@ bool Views::everyone_caught_up() const {
 
 bool Views::may_leave() const {
   const ViewChange& changes = members_.changes();
-  if (!core_.config.elastic() || changes.departed() || changes.left_behind())
-    return changes.departed() || everyone_caught_up();
+  if (!core_.config.elastic() || changes.standing().departed || changes.standing().left_behind)
+    return changes.standing().departed || everyone_caught_up();
   RankMask staying = members_.membership().others() & ~members_.membership().leaving();
   for (const Peer& peer : core_.peers) staying &= ~(peer.left ? bit_of(peer.rank) : 0);
   return everyone_caught_up() && staying == 0;
