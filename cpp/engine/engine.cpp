@@ -107,7 +107,8 @@ std::uint64_t Engine::start(const Call& call) {
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
-  if (driver_ != Driver::Nobody && group_->poll_timeout() < due_before) links_.wake();
+  if (driver_ == Driver::Waiter && group_->poll_timeout() < due_before) links_.wake();
+  wake_background();
   return number;
 }
 
@@ -212,6 +213,7 @@ void Engine::wait_as_driver(Lock& lock, Time limit, Done done) {
     driver_ = Driver::Nobody;
     ++waiter_turns_;
     if (sleeping_waiters_ > 0) conditions_->waiters.notify_all();
+    wake_background();
   }
 }
 
@@ -303,11 +305,21 @@ void Engine::sleep(Lock& lock, Driver role, Time limit) {
   const Duration timeout = until == Time::never() ? Duration{-1} : std::max(Duration{0}, until - now);
   std::array<Links::Event, Links::kMaxEvents> events;
   clock_.sleep_until(until);
+  if (role == Driver::Background) background_sleeps_until_ = until;
   lock.unlock();
   const std::size_t count = links_.wait(timeout, events);
   lock.lock();
+  if (role == Driver::Background) background_sleeps_until_ = std::nullopt;
   if (driver_ == role) clock_.awake();
   handle_events(std::span(events.data(), count));
+}
+
+/// The engine's own thread knows only the timers that there were when it went to sleep. Where nobody else
+/// drives, it must not sleep past new ones.
+void Engine::wake_background() {
+  if (driver_ != Driver::Waiter && background_sleeps_until_ &&
+      group_->poll_timeout() < *background_sleeps_until_)
+    links_.wake();
 }
 
 void Engine::handle_events(std::span<const Links::Event> events) {

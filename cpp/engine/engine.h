@@ -96,6 +96,7 @@ class Engine {
   void drive(Lock& lock, Driver role, Time limit, Done done);
   bool work_once();
   void sleep(Lock& lock, Driver role, Time limit);
+  void wake_background();
   void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
   void receive_batch(const Links::Event& socket);
@@ -133,6 +134,8 @@ class Engine {
   std::map<std::uint64_t, Duration> skipped_before_;  // by operation under way: what the clock had skipped
   std::deque<MembershipEvent> events_;                // the last kMaxEvents
   Driver driver_ = Driver::Nobody;
+  /// While the engine's own thread is in the kernel, which a waiter that took its wake-up leaves it in.
+  std::optional<Time> background_sleeps_until_;
   int sleeping_waiters_ = 0;
   std::uint64_t waiter_turns_ = 0;  // how often a waiter has stopped driving
   std::uint64_t busy_rounds_ = 0;   // in a row in which packets came

@@ -301,4 +301,23 @@ TEST(a_peer_behind_a_wall_is_reported_by_begin) {
   CHECK(lonely.begin(1500, {1 << 18, 1 << 18}, Duration::millis(100)) == std::vector<Rank>{1});
 }
 
+// A thread that waits may take the wake-up that was meant for the engine's own thread, which sleeps on.
+TEST(timers_that_a_waiting_thread_leaves_behind_fire_in_time) {
+  EngineOptions options;
+  options.group.fixed_membership = true;
+  Engine lonely(0, 2, "127.0.0.1", 42, options);
+  UdpSocket wall("127.0.0.1", {});
+  lonely.open({"127.0.0.1", "127.0.0.1"}, {0, wall.port()});
+  lonely.begin(1500, {1 << 18, 1 << 18}, Duration::millis(20));
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the engine's own thread sleeps
+    std::vector<float> first(100), second(100);
+    const auto soon = lonely.start(call_of(first, Duration::millis(5)));
+    const auto later = lonely.start(call_of(second, Duration::millis(20)));
+    CHECK(lonely.wait(soon, kForever)->error == ErrorCode::Timeout);
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    CHECK(lonely.wait(later, Duration{0}).has_value());
+  }
+}
+
 RUN_TESTS()

@@ -219,6 +219,7 @@ TEST(a_call_that_waits_for_a_member_fails_at_its_own_timeout) {
   if (reports.size() != 4) return;
   CHECK(reports[3].error == ErrorCode::Timeout);
   CHECK(reports[3].ranks == std::vector<Rank>{2});
+  CHECK_EQ(reports[3].dropped_bytes, kElements * sizeof(float));
   CHECK(ranks.group(0).idle());
 }
 

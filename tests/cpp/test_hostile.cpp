@@ -224,6 +224,28 @@ TEST(packets_of_operations_far_ahead_take_no_more_than_the_room_for_early_ones) 
   CHECK_EQ(rank.pass(Duration::millis(1)).size(), 1u);
 }
 
+// Its packets are short, and what they make a rank remember is not.
+TEST(large_operations_that_nobody_here_has_called_take_no_more_than_the_room_for_early_ones) {
+  GroupConfig config = Rank0::config_for(3);
+  config.early_bytes = 1024 * 1024;
+  Rank0 rank(config);
+  const std::vector<std::byte> payload(config.path.payload_bytes);
+  for (std::uint64_t operation = 5; operation < 55; ++operation) {
+    Header header = rank.header(PacketType::Contribution, 1, operation);
+    header.descriptor.elements = 100'000'000;  // tables for 4,600 chunks
+    header.shard =
+        Schedule(header.descriptor, operation, config.size, config.path.payload_bytes, 0).shard_of(0);
+    rank.hear(header, payload);
+  }
+  CHECK(rank.group().stats().early_packets > 0);
+  CHECK(rank.group().stats().early_dropped > 40);
+  rank.start();
+  for (const PacketType type : {PacketType::Contribution, PacketType::Decision}) {
+    for (const Rank from : {Rank{1}, Rank{2}}) rank.hear_all(type, from, 0);
+  }
+  CHECK_EQ(rank.pass(Duration::millis(1)).size(), 1u);
+}
+
 // Results are kept for ranks that have not said that they have them.
 TEST(a_peer_that_never_says_what_it_has_takes_no_more_memory_than_some_operations) {
   Rank0 rank;

@@ -187,4 +187,13 @@ TEST(what_is_taken_says_its_type_and_scale) {
   CHECK_EQ(kept.scale, 256.0F);
 }
 
+TEST(forgetting_everything_counts_it) {
+  Residuals residuals;
+  keep(residuals, 1, 2, {7});
+  residuals.drop_all();
+  CHECK_EQ(residuals.dropped_bytes(), 4096u);  // a block
+  CHECK(!residuals.any(kStream));
+  CHECK_EQ(residuals.oldest(5), 0);
+}
+
 RUN_TESTS()

@@ -296,6 +296,103 @@ TEST(a_call_does_not_begin_on_what_was_cut_for_the_old_members_when_news_follows
   CHECK_EQ(ranks.group(2).stats().malformed_packets, 0u);
 }
 
+// Owners would wait for it until their requests are answered, which are lost here.
+TEST(a_rank_that_returns_tells_again_that_it_has_no_contribution) {
+  Ranks ranks(3);
+  bool cut = false, asks = true;
+  ranks.loses = [&](Rank from, Rank to, const Header& header) {
+    if (to == 2 && header.type == PacketType::Request && !asks) return true;
+    return cut && (from == 2 || to == 2);
+  };
+  std::vector<std::vector<Values>> steps(5, values_of(3));
+  ranks.start_all(steps[0], bounded(0));
+  ranks.run(Duration::millis(20));
+  cut = true;
+  for (std::uint64_t step = 1; step < 4; ++step) {
+    Call call = bounded(step);
+    call.weight = step == 3 ? 0 : 1;
+    ranks.start(2, Ranks::with(call, steps[step][2]));
+  }
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(1), steps[1][rank]));
+  ranks.run(Duration::millis(600));
+  CHECK_EQ(ranks.group(0).inspect().members.size(), 2u);
+  cut = false;
+  ranks.holds = [](Rank, Rank to, const ViewMessage& message) {
+    return to == 2 && is<Install>(message) && has(std::get<Install>(message.body).views.back().members, 2);
+  };
+  for (int i = 0; i < 5'000 && ranks.group(0).inspect().members.size() < 3; ++i)
+    ranks.run(Duration::millis(1));
+  CHECK_EQ(ranks.group(0).inspect().members.size(), 3u);
+  for (std::uint64_t step = 2; step < 4; ++step) {
+    for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), steps[step][rank]));
+  }
+  asks = false;
+  ranks.run(Duration::millis(1));
+  ranks.holds = nullptr;
+  ranks.let_through();
+  ranks.run(Duration::millis(2'000));
+  for (Rank rank = 0; rank < 3; ++rank) {
+    CHECK_EQ(ranks.take_reports(rank).size(), 4u);
+    CHECK(all_are(steps[3][rank], 3));
+  }
+}
+
+TEST(what_went_along_with_an_operation_that_is_fetched_anew_is_counted) {
+  Ranks ranks(3);
+  std::uint64_t step = learn(ranks, 3);
+  std::vector<Values> values = values_of(3), next = values_of(3);
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), values[rank]));
+  ranks.run(Duration::millis(50));
+  ranks.start(2, Ranks::with(bounded(step), values[2]));  // it is excluded
+  ranks.run(Duration::millis(50));
+  bool cut = true;
+  ranks.loses = [&](Rank from, Rank to, const Header&) { return cut && (from == 2 || to == 2); };
+  ranks.start_all(next, bounded(++step));  // it goes along, and gets lost
+  ranks.run(Duration::millis(600));
+  CHECK_EQ(ranks.group(0).inspect().members.size(), 2u);
+  cut = false;
+  ranks.run(Duration::millis(3'000));
+  CHECK_EQ(ranks.group(2).inspect().members.size(), 3u);
+  CHECK_EQ(ranks.take_reports(2).size(), 2u);
+  const Stats& stats = ranks.group(2).stats();
+  const std::size_t bytes = kElements * sizeof(float);
+  CHECK_EQ(stats.excluded_bytes, 2 * bytes);
+  CHECK_EQ(stats.carried_bytes, bytes);
+  CHECK_EQ(stats.dropped_bytes, 0u);
+  CHECK_EQ(ranks.group(2).inspect().residual_bytes, bytes);
+}
+
+TEST(residuals_of_a_rank_that_is_left_behind_are_dropped) {
+  GroupConfig config;
+  config.log_bytes = 0;
+  Ranks ranks(3, config);
+  std::uint64_t step = learn(ranks, 3);
+  std::vector<Values> values = values_of(3);
+  for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), values[rank]));
+  ranks.run(Duration::millis(50));
+  ranks.start(2, Ranks::with(bounded(step), values[2]));  // it is excluded
+  ranks.run(Duration::millis(50));
+  CHECK_EQ(ranks.group(2).inspect().residual_bytes, kElements * sizeof(float));
+  bool cut = true;
+  ranks.loses = [&](Rank from, Rank to, const Header&) { return cut && (from == 2 || to == 2); };
+  std::vector<std::vector<Values>> steps(6, values_of(3));
+  for (std::vector<Values>& each : steps) {
+    ++step;
+    for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), each[rank]));
+    ranks.run(Duration::millis(600));
+  }
+  CHECK_EQ(ranks.group(0).inspect().members.size(), 2u);
+  CHECK_EQ(ranks.group(2).stats().dropped_bytes, 0u);
+  cut = false;
+  Call call = bounded(step);
+  call.weight = 0;
+  ranks.start(2, Ranks::with(call, values[2]));
+  ranks.run(Duration::millis(3'000));
+  CHECK(ranks.group(2).inspect().left_behind);
+  CHECK_EQ(ranks.group(2).stats().dropped_bytes, kElements * sizeof(float));
+  CHECK_EQ(ranks.group(2).inspect().residual_bytes, 0u);
+}
+
 // It is said three times: to hear it again is no sign of life.
 TEST(a_rank_that_says_goodbye_ends_exact_operations_at_once) {
   Ranks ranks(4);

@@ -27,6 +27,12 @@ class Calls {
   Operation& make_operation(Time now, std::uint64_t number, Scope scope, const Descriptor& descriptor,
                             std::uint32_t stream);
 
+  /// The process's part of it begins. Owners do not wait for a contribution that will not come.
+  void begin_operation(Time now, Operation& operation, const LocalCall& local);
+  /// An operation ends here without a report of its own: what it did to our contributions counts all the
+  /// same.
+  void count_own(Time now, const Operation& operation) { count_own(report_of(now, operation)); }
+
   /// Something happened to an operation: goes on to its next stage, or ends it. It need not exist after that.
   void advance(Time now, Operation& operation);
   /// Closes our shard of an operation if its deadline has passed.
@@ -63,12 +69,12 @@ class Calls {
   void begin(Time now, LocalCall call);
   bool refuse(Time now, const LocalCall& call, const Operation& operation);
   void begin_stage(Time now, std::uint64_t number, Scope scope);
-  void begin_operation(Time now, Operation& operation, const LocalCall& call);
   void check_best_effort(Time now, Operation& operation);
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);
   void note_completed(Time now, Report report);
   void count(const Report& report);
+  void count_own(const Report& report);
   void check_multicast();
   void learn(Time now, const Operation& operation);
   Report report_of(Time now, const Operation& operation) const;

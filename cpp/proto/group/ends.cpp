@@ -127,11 +127,15 @@ void Calls::count(const Report& report) {
   Stats& stats = core_.stats;
   ++stats.operations;
   stats.bucket_bytes += report.bytes;
-  stats.excluded_bytes += report.own.residual;
-  stats.carried_bytes += report.own.carried;
-  stats.dropped_bytes += report.own.dropped;
   stats.void_bytes += report.void_bytes;
   stats.lost_bytes += report.lost.contribution_bytes + report.lost.decision_bytes;
+  count_own(report);
+}
+
+void Calls::count_own(const Report& report) {
+  core_.stats.excluded_bytes += report.own.residual;
+  core_.stats.carried_bytes += report.own.carried;
+  core_.stats.dropped_bytes += report.own.dropped;
 }
 
 /// Goes back to unicast where a peer gets hardly anything by multicast.

@@ -25,6 +25,8 @@ void Calls::fail(Time now, std::uint64_t number, ErrorCode code, std::string mes
     descriptor = call->descriptor;
     report.elapsed = now - call->called_at;
     report.bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
+    const bool carries = descriptor.bounded && core_.config.delivery == Delivery::Carry;
+    report.own.dropped = carries && call->adds() ? report.bytes : 0;
     core_.waiting.erase(call);
   }
   for (const Scope scope : {Scope::Row, Scope::All}) {

@@ -138,7 +138,25 @@ bool Receiver::may_exist(const ReceivedRun& run) const {
   const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
   return run.operation < core_.progress.next_call() + kMaxCallsAhead &&
          run.operation < members_.changes().reach_end() && in_grid == (run.header.scope != Scope::All) &&
-         bytes <= Schedule::max_bytes(core_.config.size);
+         bytes <= Schedule::max_bytes(core_.config.size) &&
+         early_bytes() + table_bytes(descriptor) <= core_.config.early_bytes;
+}
+
+/// Memory for packets, and for operations that the process has not begun.
+std::size_t Receiver::early_bytes() const {
+  std::size_t used = core_.pool.bytes_in_use();
+  for (const auto& [_, open] : core_.operations.open())
+    used += open->begun() ? 0 : open->exchange().bucket().engine_bytes() + table_bytes(open->descriptor());
+  return used;
+}
+
+/// About what an operation costs before it has any data: one short packet names a bucket of many gigabytes.
+std::size_t Receiver::table_bytes(const Descriptor& descriptor) const {
+  constexpr std::size_t kOfOperation = 1024, kOfPlace = 512, kOfChunk = 64;
+  const std::uint32_t payload = core_.config.path.payload_bytes;
+  const std::size_t chunk_bytes = std::size_t{chunk_packets_for(payload)} * payload;
+  const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
+  return kOfOperation + core_.config.size * kOfPlace + bytes / chunk_bytes * kOfChunk;
 }
 
 bool Receiver::matches(Time now, const Operation& operation, const ReceivedRun& run) {
@@ -155,9 +173,7 @@ bool Receiver::matches(Time now, const Operation& operation, const ReceivedRun& 
 /// asked for again later.
 bool Receiver::has_room(const Operation& operation, const ReceivedRun& run) const {
   if (operation.begun()) return true;
-  std::size_t used = core_.pool.bytes_in_use();
-  for (const auto& [_, open] : core_.operations.open())
-    used += open->begun() ? 0 : open->exchange().bucket().engine_bytes();
+  std::size_t used = early_bytes();
   if (run.header.type == PacketType::Decision && !operation.exchange().bucket().holds(run.header.shard))
     used += operation.gather().shard(operation.gather().owner(run.header.shard)).bytes;
   return used <= core_.config.early_bytes;

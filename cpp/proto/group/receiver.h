@@ -27,6 +27,8 @@ class Receiver {
   void handle_data(Time now, const ReceivedRun& run);
   Operation* operation_for(Time now, const ReceivedRun& run);
   bool may_exist(const ReceivedRun& run) const;
+  std::size_t early_bytes() const;
+  std::size_t table_bytes(const Descriptor& descriptor) const;
   bool matches(Time now, const Operation& operation, const ReceivedRun& run);
   bool has_room(const Operation& operation, const ReceivedRun& run) const;
   void deliver(Time now, Operation& operation, const ReceivedRun& run);

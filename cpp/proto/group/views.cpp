@@ -67,6 +67,7 @@ void Views::rejoin(Time now, const View& view) {
   for (const auto& [_, operation] : core_.operations.open()) {
     if (!operation->begun()) continue;
     operation->note_overwritten();
+    calls_.count_own(now, *operation);
     begun.push_back(operation->call());
   }
   while (!core_.operations.open().empty())
@@ -77,7 +78,7 @@ void Views::rejoin(Time now, const View& view) {
     const bool again = call.number >= view.cut;
     if (again && !call.intact) call.contributes = false;
     if (again && !call.contributes) call.weight = 0;
-    operation.begin(now, call, core_.residuals);
+    calls_.begin_operation(now, operation, call);
     requests_.schedule(now, operation);
   }
   fail_lost_exact(now, view);
@@ -126,6 +127,7 @@ void Views::leave_behind(Time now) {
                 "missed; restart it from a checkpoint together with the others",
                 {self});
   }
+  core_.stats.dropped_bytes += core_.residuals.drop_all();  // a checkpoint does not hold them
 }
 
 void Views::check_quorum(Time now) {

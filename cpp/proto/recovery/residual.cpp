@@ -139,4 +139,17 @@ KeptValues Residuals::take(std::uint32_t stream) {
   return kept;
 }
 
+std::size_t Residuals::drop_all() {
+  std::size_t dropped = 0;
+  for (const auto& [_, stream] : streams_) {
+    for (std::size_t block = 0; block < stream.since.size(); ++block) {
+      const std::size_t bytes = std::min(kBlockBytes, stream.values.size() - block * kBlockBytes);
+      dropped += stream.since[block] == kNone ? 0 : bytes;
+    }
+  }
+  streams_.clear();
+  dropped_bytes_ += dropped;
+  return dropped;
+}
+
 }  // namespace optireduce

@@ -51,6 +51,8 @@ class Residuals {
   std::uint64_t dropped_bytes() const { return dropped_bytes_; }
   /// What is kept for a stream. Forgets it.
   KeptValues take(std::uint32_t stream);
+  /// Forgets everything, counted as dropped. Returns how many bytes that were, in whole blocks.
+  std::size_t drop_all();
 
  private:
   static constexpr std::size_t kBlockBytes = 4096;  // the granularity of ages
