@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -85,6 +86,7 @@ class Engine {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  using Done = std::function<bool()>;
   enum class Driver : std::uint8_t { Nobody, Background, Waiter };
 
   /// Takes the mutex ahead of a driver that would otherwise take it again and again.
@@ -92,8 +94,7 @@ class Engine {
   void require_begun() const;
   Time limit_of(Duration timeout);
 
-  template <typename Done>
-  void drive(Lock& lock, Driver role, Time limit, Done done);
+  void drive(Lock& lock, Driver role, Time limit, const Done& done);
   bool work_once();
   void sleep(Lock& lock, Driver role, Time limit);
   void wake_background();
@@ -106,8 +107,7 @@ class Engine {
   void note_standstill(Report& report);
   void tell_standstill();
   void run_background();
-  template <typename Done>
-  void wait_as_driver(Lock& lock, Time limit, Done done);
+  void wait_as_driver(Lock& lock, Time limit, const Done& done);
   void drive_until(Lock& lock, Time limit);
 
   const Rank rank_;

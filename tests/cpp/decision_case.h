@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "check.h"
+#include "inspection.h"
 #include "sim/network.h"
 
 namespace decisioncase {
@@ -81,7 +82,7 @@ class Run {
 
   /// A rank that is not a member any more may have applied a decision that the others made void. It knows.
   bool counts(Rank rank) const {
-    return !network_.crashed(rank) && !network_.group(rank).inspect().left_behind;
+    return !network_.crashed(rank) && !inspect(network_.group(rank)).left_behind;
   }
 
   /// The first operation whose result differs between two ranks that completed it; empty: none.

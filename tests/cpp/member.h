@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "group/group.h"
+#include "inspection.h"
 
 namespace membercase {
 
@@ -56,7 +57,7 @@ struct Member {
     stats.forged_packets = 0;
     std::string seen(reinterpret_cast<const char*>(&stats), sizeof stats);
     seen += std::to_string(group.heard(1)) + std::to_string(group.idle()) +
-            std::to_string(group.inspect().members.size()) + std::to_string(group.poll_timeout().ns);
+            std::to_string(inspect(group).members.size()) + std::to_string(group.poll_timeout().ns);
     seen.append(reinterpret_cast<const char*>(data.data()), data.size());
     return seen;
   }

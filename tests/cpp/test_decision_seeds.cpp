@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "decision_case.h"
+#include "inspection.h"
 #include "seeds.h"
 #include "sim/random.h"
 
@@ -104,7 +105,7 @@ void describe(const Faulty& faulty, Run& run) {
                 static_cast<long long>(pause.begin.ns / 1'000'000),
                 static_cast<long long>(pause.end.ns / 1'000'000));
   for (Rank rank = 0; rank < faulty.options.ranks; ++rank) {
-    const Inspection seen = run.network().group(rank).inspect();
+    const Inspection seen = inspect(run.network().group(rank));
     std::size_t done = 0;
     std::string error;
     for (const auto& row : run.result().reports) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "inspection.h"
 #include "ranks_case.h"
 
 using namespace rankscase;
@@ -44,7 +45,7 @@ TEST(a_bucket_that_nobody_here_has_called_takes_no_more_than_the_room_for_early_
   ranks.start(0, call);
   ranks.run(Duration::millis(20));
   CHECK(ranks.group(1).stats().early_dropped > 0);
-  CHECK(ranks.group(1).inspect().engine_bytes <= config.early_bytes);
+  CHECK(inspect(ranks.group(1)).engine_bytes <= config.early_bytes);
   std::vector<float> others(values.size());
   ranks.start(1, Ranks::with(call, others));
   ranks.run(Duration::millis(5'000));
@@ -90,7 +91,7 @@ TEST(data_that_stays_readable_is_not_copied_before_it_is_released) {
     ranks.run(Duration::millis(20));
     CHECK_EQ(ranks.take_reports(0).size(), 1u);
     if (release) ranks.release(0);
-    return ranks.group(0).inspect().engine_bytes;
+    return inspect(ranks.group(0)).engine_bytes;
   };
   CHECK_EQ(kept_bytes(true, false), 0u);
   CHECK(kept_bytes(true, true) > 0);
@@ -105,8 +106,8 @@ TEST(what_everybody_has_is_forgotten) {
     ranks.run(Duration::millis(20));
   }
   for (Rank rank = 0; rank < 3; ++rank) {
-    CHECK_EQ(ranks.group(rank).inspect().engine_bytes, 0u);
-    CHECK_EQ(ranks.group(rank).inspect().residual_bytes, 0u);
+    CHECK_EQ(inspect(ranks.group(rank)).engine_bytes, 0u);
+    CHECK_EQ(inspect(ranks.group(rank)).residual_bytes, 0u);
     CHECK_EQ(ranks.pool(rank).bytes_in_use(), 0u);
     CHECK(ranks.group(rank).everyone_caught_up());
   }
@@ -128,14 +129,14 @@ TEST(a_rank_that_was_cut_off_for_two_steps_returns_and_gets_what_it_missed) {
   }
   for (const Rank rank : {Rank{0}, Rank{1}, Rank{3}}) {
     CHECK_EQ(ranks.take_reports(rank).size(), 2u);
-    CHECK_EQ(ranks.group(rank).inspect().members.size(), 3u);
+    CHECK_EQ(inspect(ranks.group(rank)).members.size(), 3u);
   }
   ranks.run(Duration::millis(3'000));
   const std::vector<Report> late = ranks.take_reports(2);
   CHECK_EQ(late.size(), 2u);
   for (const Report& report : late) CHECK_EQ(report.message, std::string());
   for (Rank rank = 0; rank < 4; ++rank) {
-    CHECK_EQ(ranks.group(rank).inspect().members.size(), 4u);
+    CHECK_EQ(inspect(ranks.group(rank)).members.size(), 4u);
     for (const auto& step : steps) CHECK(step[rank] == step[0]);
   }
 }

@@ -7,6 +7,7 @@
 #include "base/codec.h"
 #include "check.h"
 #include "group/group.h"
+#include "inspection.h"
 
 using namespace optireduce;
 
@@ -172,7 +173,7 @@ TEST(who_asks_again_and_again_is_answered_once) {
   Rank0 rank;
   rank.start();
   for (int i = 0; i < 100; ++i) rank.ask_again(1, 0, 1'000);
-  CHECK_EQ(rank.group().inspect().waiting_repairs, 1u);
+  CHECK_EQ(inspect(rank.group()).waiting_repairs, 1u);
   const std::size_t sent = rank.send()[PacketType::Contribution];
   CHECK(sent > 0);
   CHECK(sent <= 64u);
@@ -183,7 +184,7 @@ TEST(who_asks_for_a_contribution_to_anothers_shard_gets_nothing) {
   Rank0 rank(3);
   rank.start();
   for (Rank from = 1; from < 3; ++from) rank.ask_again(from, 0, 1, static_cast<Rank>(3 - from));
-  CHECK_EQ(rank.group().inspect().waiting_repairs, 0u);
+  CHECK_EQ(inspect(rank.group()).waiting_repairs, 0u);
   CHECK_EQ(rank.send()[PacketType::Contribution], 0u);
 }
 
@@ -255,11 +256,11 @@ TEST(a_peer_that_never_says_what_it_has_takes_no_more_memory_than_some_operation
     rank.hear_all(PacketType::Decision, 1, operation);
     while (rank.group().poll_completion()) {
     }
-    if (operation == 4'200) most = rank.group().inspect().engine_bytes;
+    if (operation == 4'200) most = inspect(rank.group()).engine_bytes;
   }
   CHECK(rank.group().idle());
   CHECK(most > 0);
-  CHECK_EQ(rank.group().inspect().engine_bytes, most);
+  CHECK_EQ(inspect(rank.group()).engine_bytes, most);
 }
 
 TEST(answers_are_no_more_and_no_longer_than_questions) {

@@ -1,6 +1,7 @@
 // Genuine packets, recorded and sent again later in the same session: nothing comes of them.
 #include <set>
 
+#include "inspection.h"
 #include "member.h"
 #include "sim_case.h"
 
@@ -206,7 +207,7 @@ TEST(whatever_is_sent_again_later_changes_nothing) {
     CHECK_EQ(a.excluded_bytes, b.excluded_bytes);
     CHECK_EQ(a.void_bytes, b.void_bytes);
     CHECK_EQ(b.forged_packets, 0u);
-    CHECK((disturbed.network().group(rank).inspect().members == std::vector<Rank>{0, 1, 2}));
+    CHECK((inspect(disturbed.network().group(rank)).members == std::vector<Rank>{0, 1, 2}));
   }
 }
 

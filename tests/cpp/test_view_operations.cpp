@@ -4,6 +4,7 @@
 #include <string>
 #include <variant>
 
+#include "inspection.h"
 #include "ranks_case.h"
 
 using namespace rankscase;
@@ -80,12 +81,12 @@ TEST(a_rank_that_returns_gets_the_bits_of_the_one_that_went_on_alone_in_a_narrow
       ranks.start(0, steps[step][0].call(step));
       ranks.run(Duration::millis(500));
     }
-    CHECK_EQ(ranks.group(0).inspect().members.size(), 1u);
+    CHECK_EQ(inspect(ranks.group(0)).members.size(), 1u);
     CHECK_EQ(ranks.take_reports(0).size(), 3u);
     cut = false;
     for (std::uint64_t step = 1; step < 3; ++step) ranks.start(1, steps[step][1].call(step));
     ranks.run(Duration::millis(3'000));
-    CHECK_EQ(ranks.group(1).inspect().members.size(), 2u);
+    CHECK_EQ(inspect(ranks.group(1)).members.size(), 2u);
     CHECK_EQ(ranks.take_reports(1).size(), 3u);
     for (const auto& step : steps) CHECK(same_bits(step[0].values, step[1].values));
   }
@@ -106,13 +107,13 @@ TEST(repairs_that_waited_before_a_removal_are_not_sent_after_the_return) {
   ranks.start_all(values, bounded(1));
   ranks.run(Duration::millis(30));
   cut = true;
-  for (int i = 0; i < 1'000 && !ranks.group(2).inspect().away; ++i) ranks.run(Duration::millis(1));
-  CHECK(ranks.group(2).inspect().away);
-  CHECK(ranks.group(2).inspect().waiting_repairs > 0);
+  for (int i = 0; i < 1'000 && !inspect(ranks.group(2)).away; ++i) ranks.run(Duration::millis(1));
+  CHECK(inspect(ranks.group(2)).away);
+  CHECK(inspect(ranks.group(2)).waiting_repairs > 0);
   healed = true;
-  for (int i = 0; i < 10'000 && ranks.group(2).inspect().away; ++i) ranks.run(Duration::micros(50));
-  CHECK(!ranks.group(2).inspect().away);
-  CHECK_EQ(ranks.group(2).inspect().waiting_repairs, 0u);
+  for (int i = 0; i < 10'000 && inspect(ranks.group(2)).away; ++i) ranks.run(Duration::micros(50));
+  CHECK(!inspect(ranks.group(2)).away);
+  CHECK_EQ(inspect(ranks.group(2)).waiting_repairs, 0u);
   returned = true;
   ranks.run(Duration::millis(2'000));
   for (Rank rank = 0; rank < 3; ++rank) {
@@ -147,7 +148,7 @@ TEST(a_holder_that_completes_an_operation_while_the_view_changes_keeps_what_it_r
     for (int i = 0; i < 1'000 && ranks.group(0).completed() == 0; ++i) ranks.run(Duration::millis(1));
     CHECK(changing);
     CHECK_EQ(ranks.take_reports(0).size(), 1u);
-    CHECK_EQ(ranks.group(0).inspect().view, 0u);
+    CHECK_EQ(inspect(ranks.group(0)).view, 0u);
     const Values result = values[0];
     if (stays_readable) ranks.release(0);
     std::fill(values[0].begin(), values[0].end(), -1.0F);
@@ -277,14 +278,14 @@ TEST(a_call_does_not_begin_on_what_was_cut_for_the_old_members_when_news_follows
   const std::size_t length = install.bytes.size();
   Header status;
   status.sender = install.from;
-  status.view = static_cast<std::uint16_t>(ranks.group(0).inspect().view);
+  status.view = static_cast<std::uint16_t>(inspect(ranks.group(0)).view);
   status.completed = static_cast<std::uint32_t>(ranks.group(install.from).completed());
   status.timestamp = static_cast<std::uint32_t>(ranks.now().ns / 1000);
   install.bytes.resize(length + kHeaderBytes);
   encode(status, Seal(42), {}, 2, install.bytes.data() + length);
   ranks.holds = nullptr;
   ranks.give(2, install.from, install.bytes, length);
-  CHECK_EQ(ranks.group(2).inspect().view, ranks.group(0).inspect().view);
+  CHECK_EQ(inspect(ranks.group(2)).view, inspect(ranks.group(0)).view);
   ranks.run(Duration::millis(1'000));
   const std::vector<Report> reports = ranks.take_reports(2);
   CHECK_EQ(reports.size(), 1u);
@@ -315,14 +316,14 @@ TEST(a_rank_that_returns_tells_again_that_it_has_no_contribution) {
   }
   for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(1), steps[1][rank]));
   ranks.run(Duration::millis(600));
-  CHECK_EQ(ranks.group(0).inspect().members.size(), 2u);
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), 2u);
   cut = false;
   ranks.holds = [](Rank, Rank to, const ViewMessage& message) {
     return to == 2 && is<Install>(message) && has(std::get<Install>(message.body).views.back().members, 2);
   };
-  for (int i = 0; i < 5'000 && ranks.group(0).inspect().members.size() < 3; ++i)
+  for (int i = 0; i < 5'000 && inspect(ranks.group(0)).members.size() < 3; ++i)
     ranks.run(Duration::millis(1));
-  CHECK_EQ(ranks.group(0).inspect().members.size(), 3u);
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), 3u);
   for (std::uint64_t step = 2; step < 4; ++step) {
     for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), steps[step][rank]));
   }
@@ -349,17 +350,17 @@ TEST(what_went_along_with_an_operation_that_is_fetched_anew_is_counted) {
   ranks.loses = [&](Rank from, Rank to, const Header&) { return cut && (from == 2 || to == 2); };
   ranks.start_all(next, bounded(++step));  // it goes along, and gets lost
   ranks.run(Duration::millis(600));
-  CHECK_EQ(ranks.group(0).inspect().members.size(), 2u);
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), 2u);
   cut = false;
   ranks.run(Duration::millis(3'000));
-  CHECK_EQ(ranks.group(2).inspect().members.size(), 3u);
+  CHECK_EQ(inspect(ranks.group(2)).members.size(), 3u);
   CHECK_EQ(ranks.take_reports(2).size(), 2u);
   const Stats& stats = ranks.group(2).stats();
   const std::size_t bytes = kElements * sizeof(float);
   CHECK_EQ(stats.excluded_bytes, 2 * bytes);
   CHECK_EQ(stats.carried_bytes, bytes);
   CHECK_EQ(stats.dropped_bytes, 0u);
-  CHECK_EQ(ranks.group(2).inspect().residual_bytes, bytes);
+  CHECK_EQ(inspect(ranks.group(2)).residual_bytes, bytes);
 }
 
 TEST(residuals_of_a_rank_that_is_left_behind_are_dropped) {
@@ -372,7 +373,7 @@ TEST(residuals_of_a_rank_that_is_left_behind_are_dropped) {
   ranks.run(Duration::millis(50));
   ranks.start(2, Ranks::with(bounded(step), values[2]));  // it is excluded
   ranks.run(Duration::millis(50));
-  CHECK_EQ(ranks.group(2).inspect().residual_bytes, kElements * sizeof(float));
+  CHECK_EQ(inspect(ranks.group(2)).residual_bytes, kElements * sizeof(float));
   bool cut = true;
   ranks.loses = [&](Rank from, Rank to, const Header&) { return cut && (from == 2 || to == 2); };
   std::vector<std::vector<Values>> steps(6, values_of(3));
@@ -381,16 +382,16 @@ TEST(residuals_of_a_rank_that_is_left_behind_are_dropped) {
     for (Rank rank = 0; rank < 2; ++rank) ranks.start(rank, Ranks::with(bounded(step), each[rank]));
     ranks.run(Duration::millis(600));
   }
-  CHECK_EQ(ranks.group(0).inspect().members.size(), 2u);
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), 2u);
   CHECK_EQ(ranks.group(2).stats().dropped_bytes, 0u);
   cut = false;
   Call call = bounded(step);
   call.weight = 0;
   ranks.start(2, Ranks::with(call, values[2]));
   ranks.run(Duration::millis(3'000));
-  CHECK(ranks.group(2).inspect().left_behind);
+  CHECK(inspect(ranks.group(2)).left_behind);
   CHECK_EQ(ranks.group(2).stats().dropped_bytes, kElements * sizeof(float));
-  CHECK_EQ(ranks.group(2).inspect().residual_bytes, 0u);
+  CHECK_EQ(inspect(ranks.group(2)).residual_bytes, 0u);
 }
 
 // It is said three times: to hear it again is no sign of life.

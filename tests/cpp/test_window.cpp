@@ -1,7 +1,5 @@
 // What may be under way to one peer, and how congestion moves it.
 #include "check.h"
-#include "path/byte_ledger.h"
-#include "path/congestion.h"
 #include "path/incast.h"
 #include "path/window.h"
 

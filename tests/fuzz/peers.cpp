@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../cpp/inspection.h"
 #include "base/codec.h"
 
 namespace fuzz {
@@ -54,7 +55,7 @@ Peers::Volley Peers::speak(Input& input, const Subject& subject, Secret secret) 
     header.stream = subject.started().back().stream;
   }
   header.flags = input.byte();
-  header.view = static_cast<std::uint16_t>(subject.group().inspect().view);
+  header.view = static_cast<std::uint16_t>(inspect(subject.group()).view);
   header.detail = 1;
   if (header.type == PacketType::Decision)
     header.detail = header.descriptor.bounded ? first_ranks(config_.size) : 0;
@@ -153,7 +154,7 @@ Bytes Peers::reject(Input& input) const {
 
 /// A message about the view, about as a member would send it, or any bytes.
 Bytes Peers::view_message(Input& input, const Subject& subject) {
-  const Inspection seen = subject.group().inspect();
+  const Inspection seen = inspect(subject.group());
   const std::uint32_t kind = input.below(10);
   const RankMask some = input.byte() & first_ranks(config_.size);
   const Ballot ballot{1 + input.below(4), peer(input)};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "../cpp/inspection.h"
+
 namespace fuzz {
 namespace {
 
@@ -94,7 +96,7 @@ void Subject::check_limits() const {
   const std::size_t contributions = in_flight_packets_ * config_.size * std::max(least, BufferPool::kSmall);
   require(pool_.bytes_in_use() <= config_.early_bytes + kUncompactedBytes + contributions,
           "received packets are kept within limits");
-  const Inspection seen = group_.inspect();
+  const Inspection seen = inspect(group_);
   require(seen.engine_bytes <= config_.early_bytes + config_.log_bytes + 2 * started_bytes_,
           "decisions are kept within limits");
   require(seen.residual_bytes <= started_bytes_, "residuals are kept within limits");

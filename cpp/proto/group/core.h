@@ -4,9 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/codec.h"
 #include "group/config.h"
 #include "group/operations.h"
 #include "group/outcomes.h"
@@ -18,7 +22,6 @@
 #include "path/incast.h"
 #include "path/multicast_health.h"
 #include "path/peer.h"
-#include "recovery/repair_queue.h"
 #include "recovery/residual.h"
 
 namespace optireduce {
@@ -30,14 +33,21 @@ struct Control {
   std::uint64_t operation = 0;
   Scope scope = Scope::All;
   std::uint8_t flags = 0;
-  bool to_group = false;                         // to everybody by multicast instead of `to`
-  PacketType wanted = PacketType::Contribution;  // Request
-  Rank shard = 0;                                // Request
-  std::vector<std::byte> payload = {};           // Reject, View
+  bool to_group = false;                // to everybody by multicast instead of `to`
+  Rank shard = 0;                       // Request
+  std::vector<std::byte> payload = {};  // Request, Reject, View
 };
 
-struct Repairs {
-  RepairQueue decisions, contributions;
+/// What is to be sent again, in this order: decisions first, then the oldest operation. Whoever asks twice
+/// for the same packets gets them once: requests may come faster than a window lets their answers go.
+class Repairs : public std::map<std::tuple<bool, std::uint64_t, Scope, Rank, Rank, std::uint32_t>, Repair> {
+ public:
+  void add(const Repair& repair) {
+    const bool contribution = repair.type == PacketType::Contribution;
+    const auto [known, is_new] = try_emplace(
+        {contribution, repair.operation, repair.scope, repair.to, repair.shard, repair.chunk}, repair);
+    if (!is_new) known->second.packets |= repair.packets;
+  }
 };
 
 struct Multicast {
@@ -82,5 +92,32 @@ struct Core {
   std::int64_t last_timestamp = 0;   // of our packets, in microseconds
   std::uint8_t oldest_residual = 0;  // age of ours, in steps
 };
+
+inline Core::Core(GroupConfig given, BufferPool& buffers)
+    : config(std::move(given)),
+      grid(config.rank, config.size, config.rows),
+      pool(buffers),
+      peers(config.size),
+      multicast{config.multicast, MulticastHealth(config.size)},
+      incast(config.size),
+      best_effort(config.best_effort) {
+  std::size_t others = 0;
+  for (Rank rank = 0; rank < config.size; ++rank) others += grid.links(rank) ? 1 : 0;
+  for (Rank rank = 0; rank < config.size; ++rank) {
+    const std::size_t grant = rank < config.grants.size() ? config.grants[rank] : config.path.window_bytes;
+    const WindowBounds bounds = WindowBounds::of(config.path, others, grant);
+    const std::uint32_t payload = config.path.payload_bytes;
+    Peer& peer = peers[rank];
+    peer.rank = rank;
+    peer.linked = grid.links(rank);
+    peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
+    peer.rtt = RttEstimator(config.path);
+  }
+}
+
+inline void Core::tell_rejection(std::uint64_t operation, const RejectBody& body, Rank to) {
+  controls.push_back(
+      {.type = PacketType::Reject, .to = to, .operation = operation, .payload = to_bytes(body)});
+}
 
 }  // namespace optireduce

@@ -30,7 +30,7 @@ void Group::fire(Time now, const TimerKey& timer) {
       return calls_.check_shard(now, timer.operation);
     case TimerKind::Request:
       for (const Scope scope : {Scope::All, Scope::Row, Scope::Column, Scope::RowResult}) {
-        const Operation* const operation = core_.operations.find_open(timer.operation, scope);
+        Operation* const operation = core_.operations.find_open(timer.operation, scope);
         if (operation != nullptr) requests_.ask(now, *operation);
       }
       return;
@@ -69,22 +69,6 @@ std::optional<MembershipEvent> Group::poll_event() {
 
 void Group::probe_group() {
   core_.controls.push_back({.type = PacketType::Status, .to = core_.config.rank, .to_group = true});
-}
-
-Inspection Group::inspect() const {
-  Inspection seen{.view = members_.view().number,
-                  .members = members_.membership().owners(~std::uint64_t{0}),
-                  .away = members_.changes().standing().away,
-                  .left_behind = members_.changes().standing().left_behind,
-                  .completed = core_.progress.completed(),
-                  .residual_bytes = core_.residuals.bytes(),
-                  .engine_bytes = 0,
-                  .waiting_repairs = core_.repairs.decisions.size() + core_.repairs.contributions.size()};
-  for (const auto* map : {&core_.operations.open(), &core_.operations.log()}) {
-    for (const auto& [_, operation] : *map)
-      seen.engine_bytes += operation->exchange().bucket().engine_bytes();
-  }
-  return seen;
 }
 
 }  // namespace optireduce

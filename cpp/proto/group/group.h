@@ -30,18 +30,6 @@
 
 namespace optireduce {
 
-/// What only tests and the simulator want to know.
-struct Inspection {
-  std::uint64_t view = 0;
-  std::vector<Rank> members;
-  bool away = false;
-  bool left_behind = false;
-  std::uint64_t completed = 0;
-  std::size_t residual_bytes = 0;
-  std::size_t engine_bytes = 0;  // of operations not begun, and of the log
-  std::size_t waiting_repairs = 0;
-};
-
 class Group {
  public:
   Group(GroupConfig config, BufferPool& pool) : core_(std::move(config), pool) {}
@@ -75,7 +63,7 @@ class Group {
   /// Fills `out` with the next batch; false if there is nothing to send now.
   bool poll_transmit(Time now, Transmit& out);
   /// When handle_timeout wants to be called, at the latest.
-  Time poll_timeout() { return core_.timers.next(); }
+  Time poll_timeout() const { return core_.timers.next(); }
   std::optional<Report> poll_completion();
   std::optional<MembershipEvent> poll_event();
 
@@ -90,7 +78,6 @@ class Group {
   const Stats& stats() const { return core_.stats; }
   /// What the policies say now, for an operation of so many bytes.
   PolicySnapshot policy(std::size_t bytes) const { return calls_.policy(bytes); }
-  Inspection inspect() const;
   /// All operations below are over here.
   std::uint64_t completed() const { return core_.progress.completed(); }
 
@@ -102,6 +89,7 @@ class Group {
   bool multicasts() const { return core_.multicast.on; }
 
  private:
+  friend struct Inspection;  // what only tests want to know
   void fire(Time now, const TimerKey& timer);
 
   Core core_;
@@ -110,7 +98,7 @@ class Group {
   Calls calls_{core_, members_, requests_};
   Views views_{core_, members_, calls_, requests_};
   Receiver receiver_{core_, members_, requests_, calls_, views_};
-  Sender sender_{core_, members_, requests_};
+  Sender sender_{core_, members_};
 };
 
 }  // namespace optireduce

@@ -1,12 +1,13 @@
 #include "group/requests.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/codec.h"
 
 namespace optireduce {
 
-void Requests::ask(Time now, const Operation& operation) {
+void Requests::ask(Time now, Operation& operation) {
   if (!core_.best_effort.repairs(operation)) return;
   Time next = Time::never();
   for (Rank place = 0; place < operation.places(); ++place) {
@@ -20,21 +21,22 @@ void Requests::ask(Time now, const Operation& operation) {
 }
 
 /// Asks for one inbox's missing packets if it is time; when to look again.
-Time Requests::ask_for(Time now, const Operation& operation, Rank place, PacketType wanted) {
+Time Requests::ask_for(Time now, Operation& operation, Rank place, PacketType wanted) {
   const bool contribution = wanted == PacketType::Contribution;
-  const Inbox& inbox = contribution ? operation.scatter().inbox(place) : operation.gather().inbox(place);
+  Exchange& exchange = operation.exchange();
+  Inbox& inbox = contribution ? exchange.scatter().inbox(place) : exchange.gather().inbox(place);
   const Rank to = whom_to_ask(operation, place, wanted, inbox);
   if (to == core_.config.rank) return Time::never();
   const RepairTimers timers = core_.repair_timers(to);
   const Time due = inbox.request_due(timers);
   if (due > now) return due;
-  core_.controls.push_back(
-      {.type = PacketType::Request,
-       .to = to,
-       .operation = operation.number(),
-       .scope = operation.setup().scope,
-       .wanted = wanted,
-       .shard = contribution ? operation.scatter().index() : operation.gather().index(place)});
+  Control control{.type = PacketType::Request,
+                  .to = to,
+                  .operation = operation.number(),
+                  .scope = operation.setup().scope,
+                  .shard = contribution ? operation.scatter().index() : operation.gather().index(place),
+                  .payload = written(now, inbox, to, wanted)};
+  if (!control.payload.empty()) core_.controls.push_back(std::move(control));
   return now + timers.retry;
 }
 
@@ -48,22 +50,17 @@ Rank Requests::whom_to_ask(const Operation& operation, Rank place, PacketType wa
   return lowest_of(turn);
 }
 
-bool Requests::write(Time now, const Control& control, std::vector<std::byte>& payload) {
+/// The payload of a request for what is missing; empty: nothing is.
+std::vector<std::byte> Requests::written(Time now, Inbox& inbox, Rank to, PacketType wanted) {
   /// More would be asked for before the first are answered.
   constexpr std::size_t kMost = 96;
   constexpr std::size_t kFixed = RequestBody::kFixedBytes, kEntry = RequestBody::kEntryBytes;
-  Operation* const operation = core_.operations.find_open(control.operation, control.scope);
-  if (operation == nullptr) return false;
-  Inbox& inbox = control.wanted == PacketType::Contribution
-                     ? operation->exchange().scatter().inbox(operation->place_of(control.to))
-                     : operation->exchange().gather().inbox(operation->gather().owner(control.shard));
   const std::size_t room = (core_.config.path.payload_bytes - kFixed) / kEntry;
-  RequestBody body{core_.peers[control.to].newest, control.wanted, {}};
-  inbox.take_missing(now, core_.repair_timers(control.to), std::min(room, kMost), body.entries);
-  if (body.entries.empty()) return false;
-  payload = to_bytes(body);
+  RequestBody body{core_.peers[to].newest, wanted, {}};
+  inbox.take_missing(now, core_.repair_timers(to), std::min(room, kMost), body.entries);
+  if (body.entries.empty()) return {};
   ++core_.stats.requests_sent;
-  return true;
+  return to_bytes(body);
 }
 
 void Requests::handle(Time now, const ReceivedRun& run) {
@@ -85,13 +82,12 @@ void Requests::handle(Time now, const ReceivedRun& run) {
     return core_.tell_abstention(*operation, from);
   const auto min_age = static_cast<std::uint32_t>(core_.repair_timers(from).retry.ns / 1000);
   const RequestContext context{operation->place_of(from), from, body->newest, as_timestamp(now), min_age};
-  RepairQueue& repairs = contribution ? core_.repairs.contributions : core_.repairs.decisions;
   bool lost = false;
   for (const RequestEntry& entry : body->entries) {
     const std::uint64_t packets =
         operation->exchange().to_repair(body->wanted, run.header.shard, entry, context);
     if (packets == 0) continue;
-    repairs.add(
+    core_.repairs.add(
         {body->wanted, run.header.scope, run.operation, from, run.header.shard, entry.chunk, packets});
     lost = true;
   }

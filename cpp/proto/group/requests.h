@@ -22,13 +22,12 @@ class Requests {
     core_.timers.set_earlier({TimerKind::Request, operation.number()}, due);
   }
   /// Asks for everything that an operation misses and that is due.
-  void ask(Time now, const Operation& operation);
-  /// Writes the payload of a request that is about to leave; false if nothing is missing any more.
-  bool write(Time now, const Control& control, std::vector<std::byte>& payload);
+  void ask(Time now, Operation& operation);
   void handle(Time now, const ReceivedRun& run);
 
  private:
-  Time ask_for(Time now, const Operation& operation, Rank place, PacketType wanted);
+  Time ask_for(Time now, Operation& operation, Rank place, PacketType wanted);
+  std::vector<std::byte> written(Time now, Inbox& inbox, Rank to, PacketType wanted);
   Rank whom_to_ask(const Operation& operation, Rank place, PacketType wanted, const Inbox& inbox) const;
 
   Core& core_;

@@ -6,9 +6,7 @@
 namespace optireduce {
 
 bool Sender::poll(Time now, Transmit& out) {
-  if (transmit_control(now, out) || transmit_repair(now, core_.repairs.decisions, out) ||
-      transmit_repair(now, core_.repairs.contributions, out))
-    return true;
+  if (transmit_control(now, out) || transmit_repair(now, out)) return true;
   if (Operation* const sender = next_sender(now)) {
     send_batch(now, *sender, out);
     last_sender_ = {sender->number(), sender->setup().scope};
@@ -19,15 +17,12 @@ bool Sender::poll(Time now, Transmit& out) {
 }
 
 bool Sender::transmit_control(Time now, Transmit& out) {
-  while (!core_.controls.empty()) {
-    const Control control = std::move(core_.controls.front());
-    core_.controls.pop_front();
-    out.control = control.payload;
-    if (control.type == PacketType::Request && !requests_.write(now, control, out.control)) continue;
-    fill_control(now, control, out);
-    return true;
-  }
-  return false;
+  if (core_.controls.empty()) return false;
+  Control control = std::move(core_.controls.front());
+  core_.controls.pop_front();
+  out.control = std::move(control.payload);
+  fill_control(now, control, out);
+  return true;
 }
 
 void Sender::fill_control(Time now, const Control& control, Transmit& out) {
@@ -52,9 +47,10 @@ void Sender::fill_control(Time now, const Control& control, Transmit& out) {
   note_sent(out);
 }
 
-bool Sender::transmit_repair(Time now, RepairQueue& repairs, Transmit& out) {
+bool Sender::transmit_repair(Time now, Transmit& out) {
+  Repairs& repairs = core_.repairs;
   for (auto next = repairs.begin(); next != repairs.end();) {
-    Repair& repair = *next;
+    Repair& repair = next->second;
     Operation* const operation = core_.operations.find_any(repair.operation, repair.scope);
     if (is_over(repair, operation) || !operation->exchange().fill_repair(repair, batch_)) {
       next = repairs.erase(next);

@@ -7,15 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "group/requests.h"
+#include "group/members.h"
 #include "wire/transmit.h"
 
 namespace optireduce {
 
 class Sender {
  public:
-  Sender(Core& core, const Members& members, Requests& requests)
-      : core_(core), members_(members), requests_(requests) {}
+  Sender(Core& core, const Members& members) : core_(core), members_(members) {}
 
   /// Fills `out`, which is empty, with the next batch; false if there is nothing to send now.
   bool poll(Time now, Transmit& out);
@@ -50,7 +49,7 @@ class Sender {
     }
   }
   bool transmit_control(Time now, Transmit& out);
-  bool transmit_repair(Time now, RepairQueue& repairs, Transmit& out);
+  bool transmit_repair(Time now, Transmit& out);
   bool is_over(Repair& repair, const Operation* operation);
   Operation* next_sender(Time now);
   void fill_control(Time now, const Control& control, Transmit& out);
@@ -72,7 +71,6 @@ class Sender {
 
   Core& core_;
   const Members& members_;
-  Requests& requests_;
   std::optional<Operations::Key> last_sender_;
   OutgoingBatch batch_;                // scratch, as the following
   std::vector<bool> blocked_;          // peers to whom an older operation must send first

@@ -1,12 +1,12 @@
-// Named timers. Moving one to later costs nothing until it fires.
+// Named timers.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <queue>
-#include <vector>
+#include <set>
+#include <utility>
 
 #include "base/time.h"
 
@@ -34,69 +34,42 @@ class Timers {
  public:
   void set(TimerKey key, Time when) {
     if (when == Time::never()) return stop(key);
-    const auto [known, is_new] = armed_.try_emplace(key, Armed{when, when});
-    if (is_new) return queue_.push({when, key});
-    known->second.when = when;
-    if (when >= known->second.queued) return;
-    known->second.queued = when;
-    queue_.push({when, key});
+    const auto [timer, is_new] = armed_.try_emplace(key, when);
+    if (!is_new && timer->second == when) return;
+    if (!is_new) by_time_.erase({timer->second, key});
+    timer->second = when;
+    by_time_.insert({when, key});
   }
   /// Only if it would fire later, or not at all.
   void set_earlier(TimerKey key, Time when) {
     const auto known = armed_.find(key);
-    if (known == armed_.end() || when < known->second.when) set(key, when);
+    if (known == armed_.end() || when < known->second) set(key, when);
   }
-  void stop(TimerKey key) { armed_.erase(key); }
+  void stop(TimerKey key) {
+    const auto known = armed_.find(key);
+    if (known == armed_.end()) return;
+    by_time_.erase({known->second, key});
+    armed_.erase(known);
+  }
   void stop_all(std::uint64_t operation) {
     for (const TimerKind kind : {TimerKind::Shard, TimerKind::Request, TimerKind::Fail})
       stop({kind, operation});
   }
 
   /// When the first timer fires.
-  Time next() {
-    tidy();
-    return queue_.empty() ? Time::never() : queue_.top().when;
-  }
+  Time next() const { return by_time_.empty() ? Time::never() : by_time_.begin()->first; }
 
   /// The next timer that is due, which is stopped.
   std::optional<TimerKey> take_due(Time now) {
     if (next() > now) return std::nullopt;
-    const TimerKey key = queue_.top().key;
-    queue_.pop();
-    armed_.erase(key);
+    const TimerKey key = by_time_.begin()->second;
+    stop(key);
     return key;
   }
 
  private:
-  /// Makes the first entry of the queue that of a timer which fires then.
-  void tidy() {
-    while (!queue_.empty()) {
-      const Entry entry = queue_.top();
-      const auto known = armed_.find(entry.key);
-      const bool stale =
-          known == armed_.end() || known->second.queued != entry.when;  // stopped, or queued anew
-      if (!stale && known->second.when == entry.when) return;
-      queue_.pop();
-      if (stale) continue;
-      known->second.queued = known->second.when;
-      queue_.push({known->second.when, entry.key});
-    }
-  }
-
-  struct Armed {
-    Time when;    // to fire
-    Time queued;  // the entry of the queue that stands for it
-  };
-  struct Entry {
-    Time when;
-    TimerKey key;
-    bool operator>(const Entry& other) const {
-      return when != other.when ? when > other.when : key > other.key;
-    }
-  };
-
-  std::map<TimerKey, Armed> armed_;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+  std::map<TimerKey, Time> armed_;
+  std::set<std::pair<Time, TimerKey>> by_time_;  // the same
 };
 
 }  // namespace optireduce
