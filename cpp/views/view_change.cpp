@@ -74,8 +74,7 @@ void ViewChange::saw_view(Time now, Rank from, std::uint64_t number) {
 const State& ViewChange::answer_to(Time now, const Propose& propose) {
   const View& view = membership_.view();
   if (propose.ballot > agreement_.promised) {
-    const std::uint64_t slack = propose.without == 0 ? step_operations_ : 0;
-    agreement_.promise(propose.ballot, std::max(journal_.touched_end() + slack, view.cut));
+    agreement_.promise(propose.ballot, std::max(journal_.touched_end(), view.cut));
     agreement_.deaf |= propose.without;
     attempts_.postpone(now, place_in(view.members, membership_.self()));
   }

@@ -49,9 +49,8 @@ class ViewChange {
   /// A packet with another view number than mine: the older side is told the newer view.
   void saw_view(Time now, Rank from, std::uint64_t number);
   void handle_timeout(Time now);
-  /// T_round: the slowest round trip to a member, with its variation and lateness. And the operations of a
-  /// step: a change that removes nobody lets so many start meanwhile.
-  void set_pace(Duration round, std::uint64_t step_operations);
+  /// T_round: the slowest round trip to a member, with its variation and lateness.
+  void set_pace(Duration round);
 
   // Commands.
   /// These ranks are silent, beyond what Membership sees itself. Forgotten when they are heard.
@@ -114,7 +113,6 @@ class ViewChange {
   Membership& membership_;
   Journal journal_;
   std::uint32_t incarnation_;
-  std::uint64_t step_operations_ = 1;  // until set_pace() is called
   ViewMail mail_;
   Agreement agreement_;
   ChangePlan plan_;

@@ -13,9 +13,8 @@ Duration status_interval(const Silence& silence, Duration round) {
 
 }  // namespace
 
-void ViewChange::set_pace(Duration round, std::uint64_t step_operations) {
+void ViewChange::set_pace(Duration round) {
   attempts_.round = std::clamp(round, Duration::micros(200), Duration::millis(1000));
-  step_operations_ = step_operations;
 }
 
 WantedChange ViewChange::schedule(Time now) {

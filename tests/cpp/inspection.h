@@ -23,17 +23,15 @@ struct Inspection {
     const Core& core = group.core_;
     const Members& members = group.members_;
     Inspection seen{.view = members.view().number,
-                    .members = members.membership().owners(~std::uint64_t{0}),
-                    .away = members.changes().standing().away,
-                    .left_behind = members.changes().standing().left_behind,
+                    .members = members.membership.owners(~std::uint64_t{0}),
+                    .away = members.changes.standing().away,
+                    .left_behind = members.changes.standing().left_behind,
                     .completed = core.progress.completed(),
                     .residual_bytes = core.residuals.bytes(),
                     .engine_bytes = 0,
                     .waiting_repairs = core.repairs.size()};
-    for (const auto* map : {&core.operations.open(), &core.operations.log()}) {
-      for (const auto& [_, operation] : *map)
-        seen.engine_bytes += operation->exchange().bucket().engine_bytes();
-    }
+    for (const auto& [_, operation] : core.operations.all())
+      seen.engine_bytes += operation->exchange().bucket().engine_bytes();
     return seen;
   }
 };

@@ -190,10 +190,9 @@ TEST(an_exact_operation_that_no_survivor_knows_fails_when_it_is_started) {
   group.work(1);
   group.keeps_back = [](const Packet& packet) { return packet.kind == Packet::Kind::Contribution; };
   group[2].start();
-  group[0].change->propose(group.now(), 0,
-                           0);  // lets operation 1 belong to the old view: one operation of slack
+  group[0].change->propose(group.now(), 0, 0);  // operation 1, begun by rank 2, belongs to the old view
   group.deliver();
-  CHECK_EQ(group.view(0).cut, 3u);
+  CHECK_EQ(group.view(0).cut, 2u);
   group.kept_back.clear();
   group.keeps_back = nullptr;
   lose(group, 2);

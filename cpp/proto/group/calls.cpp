@@ -56,7 +56,7 @@ void Calls::begin_waiting(Time now) {
 }
 
 bool Calls::may_begin(const LocalCall& call) const {
-  const ViewChange& changes = members_.changes();
+  const ViewChange& changes = members_.changes;
   if (members_.halted() || call.number >= changes.reach_end()) return false;
   // To begin may decide, and others were told that an exact operation is not decided.
   if (!call.descriptor.bounded && changes.changing()) return false;
@@ -72,7 +72,7 @@ void Calls::begin(Time now, LocalCall call) {
     operation = &make_operation(now, call.number, scope, call.descriptor, call.stream);
   if (refuse(now, call, *operation)) return;
   core_.progress.touch(call.number);
-  call.contributes = members_.membership().serves(core_.config.rank, call.number);
+  call.contributes = members_.membership.serves(core_.config.rank, call.number);
   round_for_grid(*operation, call);
   begin_operation(now, *operation, call);
   if (core_.best_effort.begin(*operation, core_.operations.bytes_before(call.number)))
@@ -122,8 +122,8 @@ Operation& Calls::make_operation(Time now, std::uint64_t number, Scope scope, co
                        .payload_bytes = config.path.payload_bytes,
                        .order_seed = config.shuffle && descriptor.bounded ? config.seal.shared_number() : 0};
   core_.grid.set_scope(setup);
-  if (config.elastic()) setup.members = members_.membership().owners(number);
-  if (members_.membership().serves(config.rank, number)) setup.me = setup.place_of(config.rank);
+  if (config.elastic()) setup.members = members_.membership.owners(number);
+  if (members_.membership.serves(config.rank, number)) setup.me = setup.place_of(config.rank);
   Operation& operation = core_.operations.add(std::make_unique<Operation>(std::move(setup), now));
   members_.apply_fates(now, operation);
   return operation;

@@ -38,31 +38,42 @@ struct Control {
   std::vector<std::byte> payload = {};  // Request, Reject, View
 };
 
-/// What is to be sent again, in this order: decisions first, then the oldest operation. Whoever asks twice
-/// for the same packets gets them once: requests may come faster than a window lets their answers go.
-class Repairs : public std::map<std::tuple<bool, std::uint64_t, Scope, Rank, Rank, std::uint32_t>, Repair> {
- public:
-  void add(const Repair& repair) {
-    const bool contribution = repair.type == PacketType::Contribution;
-    const auto [known, is_new] = try_emplace(
-        {contribution, repair.operation, repair.scope, repair.to, repair.shard, repair.chunk}, repair);
-    if (!is_new) known->second.packets |= repair.packets;
-  }
-};
-
-struct Multicast {
-  bool on = false;
-  MulticastHealth health;
-};
+/// In which order packets are sent again: decisions first, then the oldest operation. By whether it is a
+/// contribution, operation, scope, asker, shard and chunk.
+using RepairKey = std::tuple<bool, std::uint64_t, Scope, Rank, Rank, std::uint32_t>;
 
 struct Core {
-  Core(GroupConfig given, BufferPool& buffers);
+  Core(GroupConfig given, BufferPool& buffers)
+      : config(std::move(given)),
+        grid(config.rank, config.size, config.rows),
+        pool(buffers),
+        peers(config.size),
+        multicast(config.multicast),
+        multicast_health(config.size),
+        incast(config.size),
+        best_effort(config.best_effort) {
+    std::size_t others = 0;
+    for (Rank rank = 0; rank < config.size; ++rank) others += grid.links(rank) ? 1 : 0;
+    for (Rank rank = 0; rank < config.size; ++rank) {
+      const std::size_t grant = rank < config.grants.size() ? config.grants[rank] : config.path.window_bytes;
+      const WindowBounds bounds = WindowBounds::of(config.path, others, grant);
+      const std::uint32_t payload = config.path.payload_bytes;
+      Peer& peer = peers[rank];
+      peer.rank = rank;
+      peer.linked = grid.links(rank);
+      peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
+      peer.rtt = RttEstimator(config.path);
+    }
+  }
 
   /// Sends a packet that is nothing but a header.
   void tell(PacketType type, Rank to, std::uint8_t flags = 0) {
     controls.push_back({.type = type, .to = to, .flags = flags});
   }
-  void tell_rejection(std::uint64_t operation, const RejectBody& body, Rank to);
+  void tell_rejection(std::uint64_t operation, const RejectBody& body, Rank to) {
+    controls.push_back(
+        {.type = PacketType::Reject, .to = to, .operation = operation, .payload = to_bytes(body)});
+  }
   /// This rank has no contribution to the operation.
   void tell_abstention(const Operation& operation, Rank to) {
     const Scope scope = operation.setup().scope;
@@ -84,40 +95,14 @@ struct Core {
   Residuals residuals;
   Timers timers;
   std::deque<Control> controls;
-  Repairs repairs;
-  Multicast multicast;
+  std::map<RepairKey, Repair> repairs;
+  bool multicast = false;
+  MulticastHealth multicast_health;
   IncastPolicy incast;
   BestEffort best_effort;
   Outcomes outcomes;
   std::int64_t last_timestamp = 0;   // of our packets, in microseconds
   std::uint8_t oldest_residual = 0;  // age of ours, in steps
 };
-
-inline Core::Core(GroupConfig given, BufferPool& buffers)
-    : config(std::move(given)),
-      grid(config.rank, config.size, config.rows),
-      pool(buffers),
-      peers(config.size),
-      multicast{config.multicast, MulticastHealth(config.size)},
-      incast(config.size),
-      best_effort(config.best_effort) {
-  std::size_t others = 0;
-  for (Rank rank = 0; rank < config.size; ++rank) others += grid.links(rank) ? 1 : 0;
-  for (Rank rank = 0; rank < config.size; ++rank) {
-    const std::size_t grant = rank < config.grants.size() ? config.grants[rank] : config.path.window_bytes;
-    const WindowBounds bounds = WindowBounds::of(config.path, others, grant);
-    const std::uint32_t payload = config.path.payload_bytes;
-    Peer& peer = peers[rank];
-    peer.rank = rank;
-    peer.linked = grid.links(rank);
-    peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
-    peer.rtt = RttEstimator(config.path);
-  }
-}
-
-inline void Core::tell_rejection(std::uint64_t operation, const RejectBody& body, Rank to) {
-  controls.push_back(
-      {.type = PacketType::Reject, .to = to, .operation = operation, .payload = to_bytes(body)});
-}
 
 }  // namespace optireduce

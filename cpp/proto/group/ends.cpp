@@ -37,7 +37,7 @@ void Calls::check_shard(Time now, std::uint64_t number) {
   if (operation == nullptr || !operation->descriptor().bounded) return;
   if (operation->setup().best_effort) return check_best_effort(now, *operation);
   const ReduceScatter& scatter = operation->scatter();
-  if (scatter.undecided_packets() == 0 || number >= members_.changes().reach_end()) return;
+  if (scatter.undecided_packets() == 0 || number >= members_.changes.reach_end()) return;
   ShardState state{.half_begun_at = operation->half_begun_at(),
                    .deadline = times_.deadline(operation->setup().stream),
                    .hears_quorum = members_.hears_quorum(now, *operation)};
@@ -69,8 +69,6 @@ void Calls::check_best_effort(Time now, Operation& operation) {
 /// The digest of what is complete says nothing about what ran ahead.
 void Calls::complete_ready(Time now) {
   for (;;) {
-    core_.progress.skip_failed();
-    members_.completed();
     const std::uint64_t number = core_.progress.completed();
     const bool grid = !core_.config.rows.empty();
     Operation* operation = grid ? core_.operations.find_open(number, Scope::RowResult) : nullptr;
@@ -87,8 +85,8 @@ void Calls::finish(Time now, Operation& operation) {
   if (const Operation* row = core_.operations.find_open(number, Scope::Row)) widen_from_grid(*row);
   Report report = report_of(now, operation);
   learn(now, operation);
-  for (auto& [key, each] : core_.operations.open()) {
-    if (key.first == number && each->begun()) let_go(*each);
+  for (const auto& [_, stage] : core_.operations.stages(number)) {
+    if (stage->begun()) let_go(*stage);
   }
   core_.operations.move_to_log(number);
   core_.progress.complete(digest);
@@ -105,7 +103,7 @@ void Calls::let_go(Operation& operation) {
   }
   operation.finish(core_.residuals);
   // A rank that is removed and returns fetches everything of an operation anew.
-  const bool others = members_.changes().changing();  // they were told that it is kept
+  const bool others = members_.changes.changing();  // they were told that it is kept
   if (!operation.call().stays_readable) operation.exchange().detach(others, members_.orphans_of(operation));
 }
 
@@ -114,7 +112,7 @@ void Calls::note_completed(Time now, Report report) {
   core_.timers.stop_all(report.operation);
   count(report);
   core_.outcomes.add(std::move(report));
-  members_.completed();
+  members_.membership.advanced(core_.config.rank, core_.progress.completed());
   check_multicast();
   core_.timers.set_earlier({TimerKind::Status}, now + core_.config.path.ack_delay);
   core_.oldest_residual = core_.residuals.oldest(core_.progress.step_of(core_.progress.completed()));
@@ -140,14 +138,13 @@ void Calls::count_own(const Report& report) {
 
 /// Goes back to unicast where a peer gets hardly anything by multicast.
 void Calls::check_multicast() {
-  Multicast& multicast = core_.multicast;
   const std::uint64_t next = core_.progress.next_call();
   for (const Peer& peer : core_.peers) {
-    if (peer.left) multicast.health.on_overrun(peer.rank, next);
+    if (peer.left) core_.multicast_health.on_overrun(peer.rank, next);
   }
-  const std::optional<Rank> unreached = multicast.health.end_operation();
-  if (!unreached || !multicast.on) return;
-  multicast.on = false;
+  const std::optional<Rank> unreached = core_.multicast_health.end_operation();
+  if (!unreached || !core_.multicast) return;
+  core_.multicast = false;
   ++core_.stats.multicast_fallbacks;
   core_.outcomes.add({MembershipEvent::Kind::Unreached, *unreached, members_.view().number, next});
 }
@@ -188,7 +185,7 @@ void Calls::learn(Time now, const Operation& operation) {
 void Calls::forget_old() {
   /// At most: a rank that never says what it has completed must not make memory grow for ever.
   constexpr std::uint64_t kMostLogged = 4096;
-  if (members_.changes().changing()) return;
+  if (members_.changes.changing()) return;
   const std::uint64_t all_have = members_.least_completed(), completed = core_.progress.completed();
   std::uint64_t least = all_have;
   for (const Peer& peer : core_.peers) {
@@ -196,26 +193,24 @@ void Calls::forget_old() {
     if (out) least = std::min(least, peer.completed);
   }
   std::size_t bytes = 0;
-  for (auto entry = core_.operations.log().rbegin(); entry != core_.operations.log().rend(); ++entry) {
-    bytes += entry->second->exchange().bucket().engine_bytes();
-    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(entry->first.first + 1, all_have));
+  for (const auto& [key, operation] : std::views::reverse(core_.operations.log())) {
+    bytes += operation->exchange().bucket().engine_bytes();
+    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(key.first + 1, all_have));
   }
   if (completed > kMostLogged) least = std::max(least, completed - kMostLogged);
   core_.operations.forget_below(least);
   core_.progress.forget_below(least);
-  members_.forget_before(least);
+  members_.membership.forget_before(least);
 }
 
 void Calls::release() {
   const std::uint64_t least = members_.least_completed();
   std::size_t bytes = 0;
-  for (auto entry = core_.operations.log().rbegin(); entry != core_.operations.log().rend(); ++entry) {
-    Operation& operation = *entry->second;
-    const bool needed = operation.number() >= least && bytes < core_.config.log_bytes;
-    const bool others =
-        needed || members_.changes().changing() || members_.membership().must_keep(operation.number());
-    operation.exchange().detach(others, members_.orphans_of(operation));
-    bytes += operation.exchange().bucket().engine_bytes();
+  for (const auto& [key, operation] : std::views::reverse(core_.operations.log())) {
+    const bool needed = key.first >= least && bytes < core_.config.log_bytes;
+    const bool others = needed || members_.changes.changing() || members_.membership.must_keep(key.first);
+    operation->exchange().detach(others, members_.orphans_of(*operation));
+    bytes += operation->exchange().bucket().engine_bytes();
   }
 }
 

@@ -39,7 +39,7 @@ void Calls::fail(Time now, std::uint64_t number, ErrorCode code, std::string mes
     if (operation->call().adds())
       report.own.dropped = report.bytes - std::min<std::uint64_t>(report.bytes, report.own.residual);
   }
-  core_.operations.erase_open(number);
+  core_.operations.erase(number);
   report.error = code;
   report.message =
       "all-reduce " + std::to_string(number) + " of " + describe(descriptor) + ": " + std::move(message);
@@ -103,12 +103,12 @@ void Calls::fail_late(Time now, std::uint64_t number) {
   const auto note_late = [&](Rank rank, const std::string& what) {
     const Peer& peer = core_.peers[rank];
     text += (late.empty() ? "" : ", ") + what + ", ";
-    text += peer.heard ? "last packet from it " + std::to_string((now - peer.last_heard).seconds()) + " s ago"
+    text += peer.heard ? "last packet from it " + std::to_string((now - peer.newest_at).seconds()) + " s ago"
                        : "never heard";
     late.push_back(rank);
   };
-  for (const auto& [key, operation] : core_.operations.open()) {
-    if (key.first != number || !operation->begun()) continue;
+  for (const auto& [_, operation] : core_.operations.stages(number)) {
+    if (!operation->begun()) continue;
     descriptor = operation->descriptor();
     waited = now - operation->call().called_at;
     for (Rank rank : waiting_for(*operation)) note_late(rank, describe_wait(*operation, rank));

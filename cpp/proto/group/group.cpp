@@ -29,10 +29,7 @@ void Group::fire(Time now, const TimerKey& timer) {
     case TimerKind::Shard:
       return calls_.check_shard(now, timer.operation);
     case TimerKind::Request:
-      for (const Scope scope : {Scope::All, Scope::Row, Scope::Column, Scope::RowResult}) {
-        Operation* const operation = core_.operations.find_open(timer.operation, scope);
-        if (operation != nullptr) requests_.ask(now, *operation);
-      }
+      for (const auto& [_, stage] : core_.operations.stages(timer.operation)) requests_.ask(now, *stage);
       return;
     case TimerKind::Fail:
       return calls_.check_timeout(now, timer.operation);
@@ -57,18 +54,6 @@ bool Group::poll_transmit(Time now, Transmit& out) {
   }
   members_.send_messages();
   return sender_.poll(now, out);
-}
-
-std::optional<Report> Group::poll_completion() {
-  return core_.outcomes.take_report();
-}
-
-std::optional<MembershipEvent> Group::poll_event() {
-  return core_.outcomes.take_event();
-}
-
-void Group::probe_group() {
-  core_.controls.push_back({.type = PacketType::Status, .to = core_.config.rank, .to_group = true});
 }
 
 }  // namespace optireduce

@@ -46,7 +46,7 @@ class Group {
   /// What is kept of a stream's excluded contributions. Forgets it.
   KeptValues take_residual(std::uint32_t stream) { return core_.residuals.take(stream); }
   /// The process stood still: what it did not hear meanwhile says nothing about others.
-  void stood_still(Time now) { members_.stood_still(now); }
+  void stood_still(Time now) { members_.membership.silence().restart(now); }
   /// Asks every peer that has not been heard yet for a sign of life.
   void ping_silent_peers() { sender_.ping_silent_peers(); }
   /// Asks every peer that may still need our help what it has completed (before closing).
@@ -64,8 +64,8 @@ class Group {
   bool poll_transmit(Time now, Transmit& out);
   /// When handle_timeout wants to be called, at the latest.
   Time poll_timeout() const { return core_.timers.next(); }
-  std::optional<Report> poll_completion();
-  std::optional<MembershipEvent> poll_event();
+  std::optional<Report> poll_completion() { return core_.outcomes.take_report(); }
+  std::optional<MembershipEvent> poll_event() { return core_.outcomes.take_event(); }
 
   // ---- Getters
 
@@ -83,10 +83,12 @@ class Group {
 
   // ---- Multicast
 
-  void probe_group();
-  void set_multicast(bool on) { core_.multicast.on = on; }
+  void probe_group() {
+    core_.controls.push_back({.type = PacketType::Status, .to = core_.config.rank, .to_group = true});
+  }
+  void set_multicast(bool on) { core_.multicast = on; }
   bool heard_in_group(Rank peer) const { return core_.peers[peer].heard_in_group; }
-  bool multicasts() const { return core_.multicast.on; }
+  bool multicasts() const { return core_.multicast; }
 
  private:
   friend struct Inspection;  // what only tests want to know

@@ -17,7 +17,7 @@ MembershipConfig membership_config(const GroupConfig& config) {
 std::uint64_t floor_of(const Core& core) {
   std::uint64_t first = core.progress.completed();
   for (; first > 0; --first) {
-    const Operation* operation = core.operations.find_logged(first - 1);
+    const Operation* operation = core.operations.find(first - 1);
     if (operation == nullptr || !operation->exchange().keeps_own()) break;
   }
   return first;
@@ -44,7 +44,7 @@ HeldShard held_shard(const Operation& operation, Rank owner) {
 }
 
 std::vector<HeldShard> held_in(const Core& core, std::uint64_t number, RankMask owners) {
-  const Operation* const operation = core.operations.find_any(number);
+  const Operation* const operation = core.operations.find(number);
   std::vector<HeldShard> shards;
   if (operation == nullptr) return shards;
   for_each_rank(owners, [&](Rank rank) {
@@ -67,16 +67,16 @@ Journal journal_of(const Core& core) {
 }  // namespace
 
 Members::Members(Core& core)
-    : core_(core),
-      membership_(membership_config(core.config), View::initial(core.config.size)),
-      changes_({.min_ranks = core.config.min_ranks}, membership_, journal_of(core)),
+    : membership(membership_config(core.config), View::initial(core.config.size)),
+      changes({.min_ranks = core.config.min_ranks}, membership, journal_of(core)),
+      core_(core),
       pieces_(core.config.size),
       cutters_(core.config.size) {}
 
 std::uint64_t Members::least_completed() const {
   std::uint64_t least = core_.progress.completed();
   for (const Peer& peer : core_.peers) {
-    const bool awaited = peer.present() && view().contains(peer.rank) && !has(membership_.lost(), peer.rank);
+    const bool awaited = peer.present() && view().contains(peer.rank) && !has(membership.lost(), peer.rank);
     if (awaited) least = std::min(least, peer.completed);
   }
   return least;
@@ -84,14 +84,14 @@ std::uint64_t Members::least_completed() const {
 
 void Members::heard(Time now, const Header& header) {
   if (!counts(header)) return;
-  membership_.silence().heard(now, header.sender);
-  if ((header.flags & kFlagHearsAll) != 0) membership_.told_hearing(now, header.sender, view().members);
+  membership.silence().heard(now, header.sender);
+  if ((header.flags & kFlagHearsAll) != 0) membership.told_hearing(now, header.sender, view().members);
 }
 
 void Members::note_other_view(Time now, const Header& header) {
   const auto distance = static_cast<std::int16_t>(header.view - static_cast<std::uint16_t>(view().number));
   const std::int64_t number = static_cast<std::int64_t>(view().number) + distance;
-  if (number >= 0) changes_.saw_view(now, header.sender, static_cast<std::uint64_t>(number));
+  if (number >= 0) changes.saw_view(now, header.sender, static_cast<std::uint64_t>(number));
 }
 
 void Members::handle_piece(Time now, const ReceivedRun& run) {
@@ -100,7 +100,7 @@ void Members::handle_piece(Time now, const ReceivedRun& run) {
     const auto whole = pieces_[from].add(std::span(run.payload(0), run.header.length));
     if (!whole && !pieces_[from].refused()) return;
     if (const auto message = whole ? decode_view_message(*whole, core_.config.size) : std::nullopt)
-      return changes_.handle(now, from, *message);
+      return changes.handle(now, from, *message);
   }
   ++core_.stats.malformed_packets;
 }
@@ -108,7 +108,7 @@ void Members::handle_piece(Time now, const ReceivedRun& run) {
 void Members::send_messages() {
   Rank to = 0;
   ViewMessage message;
-  while (changes_.poll_message(to, message)) {
+  while (changes.poll_message(to, message)) {
     auto pieces = cutters_[to].cut(message, core_.config.path.payload_bytes);
     if (pieces.empty()) ++core_.stats.oversized_view_messages;
     for (auto& piece : pieces)
@@ -118,54 +118,53 @@ void Members::send_messages() {
 
 void Members::look_for_silence(Time now) {
   if (!core_.config.elastic()) return;
-  const Operations::Map& open = core_.operations.open();
-  Silence& silence = membership_.silence();
-  silence.set_owing_data(now, core_.idle() ? 0 : membership_.others());
-  silence.set_exact_open(std::any_of(open.begin(), open.end(), [](const auto& entry) {
+  Silence& silence = membership.silence();
+  silence.set_owing_data(now, core_.idle() ? 0 : membership.others());
+  silence.set_exact_open(std::ranges::any_of(core_.operations.open(), [](const auto& entry) {
     return !entry.second->descriptor().bounded && entry.second->begun();
   }));
-  for_each_rank(silence.take_pings(now) & membership_.others(),
+  for_each_rank(silence.take_pings(now) & membership.others(),
                 [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
-  hears_all_ = membership_.hears() == view().members;
+  hears_all_ = membership.hears() == view().members;
   silence.update(now);
-  const RankMask suspects = membership_.suspected();
+  const RankMask suspects = membership.suspected();
   core_.stats.suspicions += static_cast<std::uint64_t>(count_of(suspects & ~suspects_));
   suspects_ = suspects;
   if (suspects != 0) {
     set_pace();
-    changes_.handle_timeout(now);
+    changes.handle_timeout(now);
   }
   set_timer();
 }
 
-/// How fast a change may go: the slowest round trip to a member, and the calls of a step.
+/// How fast a change may go: the slowest round trip to a member.
 void Members::set_pace() {
   Duration round;
-  for_each_rank(membership_.others(),
+  for_each_rank(membership.others(),
                 [&](Rank rank) { round = std::max(round, core_.peers[rank].rtt.repair_timeout()); });
-  changes_.set_pace(round, core_.progress.calls_of_last_step());
+  changes.set_pace(round);
 }
 
 void Members::handle_timeout(Time now) {
   fired_at_ = now;
   look_for_silence(now);
-  changes_.handle_timeout(now);
+  changes.handle_timeout(now);
   set_timer();
 }
 
 void Members::set_timer() {
   constexpr Duration kLeast = Duration::micros(100);  // of a rank that has just acted
-  const Time next = changes_.poll_timeout();
+  const Time next = changes.poll_timeout();
   core_.timers.set({TimerKind::View}, next == Time::never() ? next : std::max(next, fired_at_ + kLeast));
 }
 
 /// What is collected must not grow behind the proposer's back while the view changes.
 bool Members::may_accept(const Operation& operation, const ReceivedRun& run) const {
   const Rank from = run.header.sender;
-  if (halted() || !view().contains(from) || operation.number() >= changes_.reach_end()) return false;
-  if (run.header.type == PacketType::Decision) return !has(changes_.deaf(), from);
-  const bool waits = !operation.descriptor().bounded && changes_.changing();
-  return membership_.serves(from, operation.number()) && !waits;
+  if (halted() || !view().contains(from) || operation.number() >= changes.reach_end()) return false;
+  if (run.header.type == PacketType::Decision) return !has(changes.deaf(), from);
+  const bool waits = !operation.descriptor().bounded && changes.changing();
+  return membership.serves(from, operation.number()) && !waits;
 }
 
 bool Members::hears_quorum(Time now, const Operation& operation) const {
@@ -175,19 +174,19 @@ bool Members::hears_quorum(Time now, const Operation& operation) const {
   for (Rank place = 0; place < operation.places(); ++place) {
     if (operation.begun_at(place) != Time::never()) begun |= bit_of(operation.rank_at(place));
   }
-  return membership_.quorum(begun) || membership_.hears_quorum(now);
+  return membership.quorum(begun) || membership.hears_quorum(now);
 }
 
 RankMask Members::holders(const Operation& operation, Rank owner) const {
-  if (membership_.serves(owner, operation.number())) return 0;
-  const RankMask holders = membership_.fate(operation.number(), owner, 0).holders & membership_.others();
+  if (membership.serves(owner, operation.number())) return 0;
+  const RankMask holders = membership.fate(operation.number(), owner, 0).holders & membership.others();
   return holders != 0 ? holders : bit_of(core_.config.rank);
 }
 
 std::vector<Rank> Members::orphans_of(const Operation& operation) const {
   std::vector<Rank> orphans;
   for (Rank rank : operation.setup().members) {
-    if (!membership_.serves(rank, operation.number())) orphans.push_back(rank);
+    if (!membership.serves(rank, operation.number())) orphans.push_back(rank);
   }
   return orphans;
 }
@@ -198,10 +197,10 @@ void Members::apply_fates(Time now, Operation& operation) {
     const Rank place = operation.place_of(rank);
     const Shard& shard = operation.gather().shard(place);
     for (std::uint32_t chunk = 0; chunk < shard.chunks(); ++chunk) {
-      const ChunkFate fate = membership_.fate(operation.number(), rank, chunk);
+      const ChunkFate fate = membership.fate(operation.number(), rank, chunk);
       operation.make_void(rank, chunk, fate.voided, core_.residuals);
       const std::uint64_t lacking = shard.full_mask(chunk) & ~operation.gather().inbox(place).received(chunk);
-      if ((fate.gone & lacking) != 0) return changes_.mark_lost(now);
+      if ((fate.gone & lacking) != 0) return changes.mark_lost(now);
     }
   }
 }

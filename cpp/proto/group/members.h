@@ -16,11 +16,9 @@ class Members {
  public:
   explicit Members(Core& core);
 
-  const View& view() const { return membership_.view(); }
-  const Membership& membership() const { return membership_; }
-  const ViewChange& changes() const { return changes_; }
+  const View& view() const { return membership.view(); }
   /// Whether this rank may neither begin nor complete anything.
-  bool halted() const { return changes_.standing().away || changes_.standing().lost; }
+  bool halted() const { return changes.standing().away || changes.standing().lost; }
   /// Whether all members of the view were heard lately.
   bool hears_all() const { return hears_all_; }
   /// The least completed of this rank and the members that are waited for.
@@ -28,19 +26,13 @@ class Members {
 
   void heard(Time now, const Header& header);
   void advanced(const Header& header, std::uint64_t completed) {
-    if (counts(header)) membership_.advanced(header.sender, completed);
+    if (counts(header)) membership.advanced(header.sender, completed);
   }
-  void completed() { membership_.advanced(core_.config.rank, core_.progress.completed()); }
-  void forget_before(std::uint64_t operation) { membership_.forget_before(operation); }
-  void stood_still(Time now) { membership_.silence().restart(now); }
-  void suspect(Time now, Rank rank) { changes_.suspect(now, bit_of(rank)); }
-  void leave(Time now) { changes_.leave(now); }
   /// A packet counts only in the view in which it was sent.
   bool of_other_view(const Header& header) const { return core_.config.elastic() && !in_view(header); }
   void note_other_view(Time now, const Header& header);
   void handle_piece(Time now, const ReceivedRun& run);
   void send_messages();
-  std::optional<View> take_installed() { return changes_.take_installed(); }
 
   /// A member that owes us something and says nothing is asked, and then suspected.
   void look_for_silence(Time now);
@@ -59,6 +51,9 @@ class Members {
   /// void ones are settled, lost ones end our part.
   void apply_fates(Time now, Operation& operation);
 
+  Membership membership;
+  ViewChange changes;
+
  private:
   bool in_view(const Header& header) const {
     return header.view == static_cast<std::uint16_t>(view().number);
@@ -67,8 +62,6 @@ class Members {
   void set_pace();
 
   Core& core_;
-  Membership membership_;
-  ViewChange changes_;
   std::vector<PieceCollector> pieces_;  // by rank
   std::vector<PieceCutter> cutters_;    // by rank
   RankMask suspects_ = 0;               // that were counted

@@ -1,7 +1,6 @@
 // How far this rank is: which calls it has taken, which operations are complete, and what they amount to.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -29,12 +28,6 @@ class Progress {
     if (operation >= next_call_ || steps_.empty()) return step_;
     return operation < first_known() ? steps_.front() : steps_[operation - first_known()];
   }
-  /// Of the newest call's step.
-  std::uint64_t calls_of_last_step() const {
-    const auto first =
-        std::find_if(steps_.rbegin(), steps_.rend(), [this](auto step) { return step != step_; });
-    return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(first - steps_.rbegin()));
-  }
   void touch(std::uint64_t operation) {
     if (operation >= touched_end_) touched_end_ = operation + 1;
   }
@@ -43,14 +36,12 @@ class Progress {
     const std::uint64_t mixed = (digests_.back() ^ digest) * 0x9e37'79b9'7f4a'7c15u;
     digests_.push_back(mixed ^ mixed >> 29);
     ++completed_;
+    skip_failed();
   }
   /// It counts as complete when its turn comes.
   void fail(std::uint64_t operation) {
     failed_.insert(operation);
     skip_failed();
-  }
-  void skip_failed() {
-    while (failed_.erase(completed_) != 0) complete(~std::uint64_t{0});
   }
   bool has_failed(std::uint64_t operation) const { return failed_.contains(operation); }
   /// What peers are told is complete. They must not take what fails after the goodbye for complete.
@@ -68,6 +59,10 @@ class Progress {
   }
 
  private:
+  void skip_failed() {
+    if (failed_.erase(completed_) != 0) complete(~std::uint64_t{0});
+  }
+
   std::uint64_t next_call_ = 0, completed_ = 0, touched_end_ = 0, step_ = 0;
   std::set<std::uint64_t> failed_;  // ahead of their turn
   std::optional<std::uint64_t> told_;

@@ -44,7 +44,7 @@ void Receiver::note_header(Time now, const Header& header) {
   if (echoes && !core_.config.rows.empty()) peer.window.on_go_on(header.echo);
   if (!news) return;
   peer.heard = true;
-  peer.last_heard = peer.newest_at = now;
+  peer.newest_at = now;
   peer.newest = header.timestamp;
   peer.oldest = header.oldest;
   peer.window.set_incast(header.incast, core_.config.size - 1u);
@@ -137,7 +137,7 @@ bool Receiver::may_exist(const ReceivedRun& run) const {
   const bool in_grid = core_.grid.first_scope(descriptor) != Scope::All;
   const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
   return run.operation < core_.progress.next_call() + kMaxCallsAhead &&
-         run.operation < members_.changes().reach_end() && in_grid == (run.header.scope != Scope::All) &&
+         run.operation < members_.changes.reach_end() && in_grid == (run.header.scope != Scope::All) &&
          bytes <= Schedule::max_bytes(core_.config.size) &&
          early_bytes() + table_bytes(descriptor) <= core_.config.early_bytes;
 }
@@ -234,7 +234,7 @@ void Receiver::handle_reject(Time now, const ReceivedRun& run) {
     calls_.fail(now, run.operation, *body);
   } else if (run.operation >= progress.next_call() && run.operation - progress.next_call() < kMaxCallsAhead) {
     core_.outcomes.remember_rejection(run.operation, *body);
-    core_.operations.erase_open(run.operation);  // nothing will come of packets that were early
+    core_.operations.erase(run.operation);  // nothing will come of packets that were early
   }
 }
 
@@ -242,7 +242,8 @@ void Receiver::handle_reject(Time now, const ReceivedRun& run) {
 /// not come.
 void Receiver::handle_goodbye(Time now, Rank peer) {
   const bool again = std::exchange(core_.peers[peer].left, true);  // it is said more than once
-  if (core_.config.elastic()) return members_.suspect(now, peer);  // to hear it again is no sign of life
+  if (core_.config.elastic())
+    return members_.changes.suspect(now, bit_of(peer));  // to hear it again is no sign of life
   if (again) return;
   std::vector<std::uint64_t> deserted;
   for (const auto& [key, operation] : core_.operations.open()) {
@@ -252,10 +253,8 @@ void Receiver::handle_goodbye(Time now, Rank peer) {
     if (needed) deserted.push_back(key.first);
   }
   for (std::uint64_t number : deserted) {
-    for (const Scope scope : {Scope::All, Scope::Row}) {
-      if (const Operation* operation = core_.operations.find_open(number, scope))
-        calls_.reject_deserted(now, *operation, peer);
-    }
+    const auto stages = core_.operations.stages(number);
+    if (!stages.empty()) calls_.reject_deserted(now, *stages.front().second, peer);
   }
   for (const auto& [_, operation] : core_.operations.open()) operation->exchange().remove_member(peer);
   calls_.complete_ready(now);

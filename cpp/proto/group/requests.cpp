@@ -73,7 +73,7 @@ void Requests::handle(Time now, const ReceivedRun& run) {
   }
   if (const RejectBody* rejection = core_.outcomes.rejection(run.operation))
     return core_.tell_rejection(run.operation, *rejection, from);
-  const Operation* const operation = core_.operations.find_any(run.operation, run.header.scope);
+  const Operation* const operation = core_.operations.find(run.operation, run.header.scope);
   const bool contribution = body->wanted == PacketType::Contribution;
   // Any header says that we are through: enough for a rank that waits for our contribution.
   if (operation == nullptr || (contribution && operation->finished()))
@@ -87,8 +87,10 @@ void Requests::handle(Time now, const ReceivedRun& run) {
     const std::uint64_t packets =
         operation->exchange().to_repair(body->wanted, run.header.shard, entry, context);
     if (packets == 0) continue;
-    core_.repairs.add(
-        {body->wanted, run.header.scope, run.operation, from, run.header.shard, entry.chunk, packets});
+    // Requests may come faster than a window lets their answers go: what is asked for twice is sent once.
+    const Repair repair{body->wanted, run.header.scope, run.operation, from, run.header.shard, entry.chunk};
+    const RepairKey key{contribution, repair.operation, repair.scope, from, repair.shard, repair.chunk};
+    core_.repairs.try_emplace(key, repair).first->second.packets |= packets;
     lost = true;
   }
   if (lost && !operation->finished()) core_.peers[from].window.on_loss(now);

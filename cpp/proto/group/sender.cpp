@@ -21,11 +21,6 @@ bool Sender::transmit_control(Time now, Transmit& out) {
   Control control = std::move(core_.controls.front());
   core_.controls.pop_front();
   out.control = std::move(control.payload);
-  fill_control(now, control, out);
-  return true;
-}
-
-void Sender::fill_control(Time now, const Control& control, Transmit& out) {
   Header header = header_for(control.type, control.operation, next_timestamp(now));
   header.scope = control.scope;
   header.shard = control.shard;
@@ -45,13 +40,14 @@ void Sender::fill_control(Time now, const Control& control, Transmit& out) {
   segment.payload = out.control;
   encode(header, core_.config.seal, segment.payload, control.to, segment.header.data());
   note_sent(out);
+  return true;
 }
 
 bool Sender::transmit_repair(Time now, Transmit& out) {
-  Repairs& repairs = core_.repairs;
+  auto& repairs = core_.repairs;
   for (auto next = repairs.begin(); next != repairs.end();) {
     Repair& repair = next->second;
-    Operation* const operation = core_.operations.find_any(repair.operation, repair.scope);
+    Operation* const operation = core_.operations.find(repair.operation, repair.scope);
     if (is_over(repair, operation) || !operation->exchange().fill_repair(repair, batch_)) {
       next = repairs.erase(next);
       continue;
@@ -64,7 +60,7 @@ bool Sender::transmit_repair(Time now, Transmit& out) {
       continue;
     }
     if (batch_.type == PacketType::Decision)
-      core_.multicast.health.on_resent(repair.to, repair.operation, batch_.packets);
+      core_.multicast_health.on_resent(repair.to, repair.operation, batch_.packets);
     core_.stats.resent_bytes += batch_.bytes();
     repair.packets &= ~Shard::mask_of(batch_.first_packet % batch_.shard.chunk_packets, batch_.packets);
     if (repair.packets == 0) repairs.erase(next);
@@ -91,7 +87,7 @@ bool Sender::is_over(Repair& repair, const Operation* operation) {
 Operation* Sender::next_sender(Time now) {
   batch_.group = false;
   for (const auto& [_, operation] : core_.operations.open()) {
-    if (operation->exchange().next_decision(now, core_.peers, core_.multicast.on, batch_))
+    if (operation->exchange().next_decision(now, core_.peers, core_.multicast, batch_))
       return operation.get();
   }
   blocked_.assign(core_.config.size, false);
@@ -122,10 +118,10 @@ void Sender::charge_windows(std::uint32_t timestamp) {
     SendWindow& window = core_.peers[rank].window;
     if (batch_.type == PacketType::Decision) core_.peers[rank].go_on_due = Time::never();
     if (batch_.group) {
-      core_.multicast.health.on_sent(rank, batch_.operation, batch_.packets);
+      core_.multicast_health.on_sent(rank, batch_.operation, batch_.packets);
       // The group did not wait for this one: what finds no room there is not under way, but lost.
       if (!window.admits(batch_.type, batch_.bytes())) {
-        core_.multicast.health.on_overrun(rank, batch_.operation);
+        core_.multicast_health.on_overrun(rank, batch_.operation);
         continue;
       }
     }
@@ -142,7 +138,7 @@ void Sender::note_held_back(Time now) {
     if (!peer.present()) continue;
     // In a multicast group others' windows hold back too.
     const bool shut =
-        !core_.multicast.on || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
+        !core_.multicast || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
     for (const auto& [_, operation] : core_.operations.open()) {
       if (operation->exchange().holds_back_contributions(peer.rank) ||
           (shut && operation->exchange().holds_back_decisions(peer.rank))) {

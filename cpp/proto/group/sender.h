@@ -52,7 +52,6 @@ class Sender {
   bool transmit_repair(Time now, Transmit& out);
   bool is_over(Repair& repair, const Operation* operation);
   Operation* next_sender(Time now);
-  void fill_control(Time now, const Control& control, Transmit& out);
   void send_batch(Time now, Operation& operation, Transmit& out) {
     const std::uint32_t timestamp = next_timestamp(now);
     operation.exchange().stamp(batch_, timestamp);

@@ -7,8 +7,8 @@ namespace optireduce {
 
 void Views::follow(Time now) {
   if (!core_.config.elastic()) return;
-  const ViewChange& changes = members_.changes();
-  while (const std::optional<View> view = members_.take_installed()) install(now, *view);
+  const ViewChange& changes = members_.changes;
+  while (const std::optional<View> view = members_.changes.take_installed()) install(now, *view);
   if (changes.standing().away && !told_away_) {
     core_.outcomes.add({MembershipEvent::Kind::Removed, core_.config.rank, changes.standing().known,
                         core_.progress.completed()});
@@ -50,7 +50,7 @@ void Views::keep_on(Time now, const View& view) {
   std::vector<std::uint64_t> dropped, open;
   for (const auto& [key, operation] : core_.operations.open())
     (key.first >= view.cut && !operation->begun() ? dropped : open).push_back(key.first);
-  for (std::uint64_t number : dropped) core_.operations.erase_open(number);  // their shards are cut anew
+  for (std::uint64_t number : dropped) core_.operations.erase(number);  // their shards are cut anew
   for (std::uint64_t number : open) {
     Operation& operation = *core_.operations.find_open(number);
     members_.apply_fates(now, operation);
@@ -70,9 +70,8 @@ void Views::rejoin(Time now, const View& view) {
     calls_.count_own(now, *operation);
     begun.push_back(operation->call());
   }
-  while (!core_.operations.open().empty())
-    core_.operations.erase_open(core_.operations.open().begin()->first.first);
-  core_.repairs = {};  // asked for in another view, of what may not be held any more
+  core_.operations.erase_open();
+  core_.repairs.clear();  // asked for in another view, of what may not be held any more
   for (LocalCall& call : begun) {
     Operation& operation = calls_.make_operation(now, call.number, Scope::All, call.descriptor, call.stream);
     const bool again = call.number >= view.cut;
@@ -86,8 +85,8 @@ void Views::rejoin(Time now, const View& view) {
 
 bool Views::ends_at_once(Time now, std::uint64_t number) {
   const bool exact = !core_.waiting.back().descriptor.bounded;
-  const View* const lost = members_.membership().history().failed_by(number, exact);
-  const bool left_behind = members_.changes().standing().left_behind;
+  const View* const lost = members_.membership.history().failed_by(number, exact);
+  const bool left_behind = members_.changes.standing().left_behind;
   if (left_behind) leave_behind(now);
   if (!left_behind && lost != nullptr) fail_rank_lost(now, number, *lost);
   return left_behind || lost != nullptr;
@@ -121,17 +120,15 @@ void Views::leave_behind(Time now) {
   if (!std::exchange(told_left_behind_, true))
     core_.outcomes.add(
         {MembershipEvent::Kind::LeftBehind, self, members_.view().number, progress.completed()});
-  while (progress.completed() < progress.next_call()) {
-    calls_.fail(now, progress.completed(), ErrorCode::LeftBehind,
-                "this rank was silent, the others went on without it, and they no longer keep what it "
-                "missed; restart it from a checkpoint together with the others",
-                {self});
-  }
+  fail_all(now, ErrorCode::LeftBehind,
+           "this rank was silent, the others went on without it, and they no longer keep what it missed; "
+           "restart it from a checkpoint together with the others",
+           {self});
   core_.stats.dropped_bytes += core_.residuals.drop_all();  // a checkpoint does not hold them
 }
 
 void Views::check_quorum(Time now) {
-  if (!members_.changes().too_few() && !members_.changes().standing().away) {
+  if (!members_.changes.too_few() && !members_.changes.standing().away) {
     too_few_since_ = Time::never();
     return core_.timers.stop({TimerKind::Quorum});
   }
@@ -145,42 +142,35 @@ void Views::fail_too_few(Time now) {
   const Rank size = core_.config.size;
   std::vector<Rank> missing;
   for (const Peer& peer : core_.peers) {
-    const bool heard = has(members_.membership().hears(), peer.rank) && !peer.left;
+    const bool heard = has(members_.membership.hears(), peer.rank) && !peer.left;
     if (peer.rank != core_.config.rank && !heard) missing.push_back(peer.rank);
   }
   const std::string text = "only " + std::to_string(size - missing.size()) + " of " + std::to_string(size) +
                            " ranks are heard, too few to go on";
-  while (core_.progress.completed() < core_.progress.next_call())
-    calls_.fail(now, core_.progress.completed(), ErrorCode::TooFewRanks, text, missing);
+  fail_all(now, ErrorCode::TooFewRanks, text, missing);
 }
 
-bool Views::everyone_caught_up() const {
-  return std::all_of(core_.peers.begin(), core_.peers.end(), [this](const Peer& peer) {
-    const bool counts = peer.present() && members_.view().contains(peer.rank);
-    return !counts || peer.completed >= core_.progress.completed();
-  });
+void Views::fail_all(Time now, ErrorCode code, const std::string& message, const std::vector<Rank>& ranks) {
+  const Progress& progress = core_.progress;
+  while (progress.completed() < progress.next_call())
+    calls_.fail(now, progress.completed(), code, message, ranks);
 }
 
 bool Views::may_leave() const {
-  const ViewChange& changes = members_.changes();
+  const ViewChange& changes = members_.changes;
   if (!core_.config.elastic() || changes.standing().departed || changes.standing().left_behind)
     return changes.standing().departed || everyone_caught_up();
-  RankMask staying = members_.membership().others() & ~members_.membership().leaving();
+  RankMask staying = members_.membership.others() & ~members_.membership.leaving();
   for (const Peer& peer : core_.peers) staying &= ~(peer.left ? bit_of(peer.rank) : 0);
   return everyone_caught_up() && staying == 0;
 }
 
 void Views::say_goodbye(Time now) {
   constexpr int kGoodbyes = 3;  // nobody answers one: a peer that misses it waits for nothing
-  const std::uint64_t first = core_.progress.completed(), end = core_.progress.next_call();
   core_.progress.say_goodbye();
-  for (std::uint64_t number = first; number < end; ++number) {
-    if (number >= core_.progress.completed())
-      calls_.fail(now, number, ErrorCode::Closed, "the group was closed before the operation was complete",
-                  {});
-  }
+  fail_all(now, ErrorCode::Closed, "the group was closed before the operation was complete", {});
   core_.controls.clear();
-  core_.repairs = {};
+  core_.repairs.clear();
   for (int copy = 0; copy < kGoodbyes; ++copy) {
     for (const Peer& peer : core_.peers) {
       if (peer.rank != core_.config.rank && !peer.left) core_.tell(PacketType::Goodbye, peer.rank);

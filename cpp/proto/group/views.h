@@ -21,10 +21,10 @@ class Views {
   void check_quorum(Time now);
 
   void prepare_to_leave(Time now) {
-    if (core_.config.elastic()) members_.leave(now);
+    if (core_.config.elastic()) members_.changes.leave(now);
     follow(now);
   }
-  bool everyone_caught_up() const;
+  bool everyone_caught_up() const { return members_.least_completed() == core_.progress.completed(); }
   bool may_leave() const;
   void say_goodbye(Time now);
 
@@ -37,6 +37,7 @@ class Views {
   void fail_rank_lost(Time now, std::uint64_t number, const View& view);
   void fail_too_few(Time now);
   void leave_behind(Time now);
+  void fail_all(Time now, ErrorCode code, const std::string& message, const std::vector<Rank>& ranks);
 
   Core& core_;
   Members& members_;

@@ -17,7 +17,6 @@ struct Peer {
   bool heard = false;                // at least one authentic packet
   bool left = false;                 // said goodbye
   std::uint64_t completed = 0;       // it has finished all operations below
-  Time last_heard;                   // meaningful once heard
   std::uint32_t newest = 0;          // the latest timestamp seen from it ...
   Time newest_at;                    // ... and when
   std::uint32_t echo = 0;            // the latest of our timestamps that it has seen
