@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "group/stats.h"
+#include "group/outcomes.h"
 
 namespace optireduce {
 

@@ -78,7 +78,6 @@ void Calls::begin(Time now, LocalCall call) {
   if (core_.best_effort.begin(*operation, core_.operations.bytes_before(call.number)))
     check_best_effort(now, *operation);
   if (core_.operations.find_open(call.number, scope) != operation) return;  // its time was over at once
-  requests_.schedule(now, *operation);
   advance(now, *operation);
 }
 
@@ -103,6 +102,7 @@ bool Calls::refuse(Time now, const LocalCall& call, const Operation& operation) 
 
 void Calls::begin_operation(Time now, Operation& operation, const LocalCall& call) {
   operation.begin(now, call, core_.residuals);
+  requests_.schedule(now, operation);
   if (call.weight != 0 || !operation.setup().serves()) return;
   for (const Rank to : operation.setup().members) {
     if (to != core_.config.rank) core_.tell_abstention(operation, to);

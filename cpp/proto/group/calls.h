@@ -2,12 +2,9 @@
 // calls.cpp begins them, ends.cpp ends them, failures.cpp fails them.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "group/members.h"
 #include "group/requests.h"
 #include "operation/time_model.h"
 

@@ -1,15 +1,11 @@
 // What a group is told once, before its first operation.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <vector>
 
-#include "base/rank.h"
-#include "base/time.h"
 #include "operation/best_effort.h"
 #include "operation/grid.h"
-#include "path/options.h"
+#include "path/rtt.h"
 #include "wire/seal.h"
 
 namespace optireduce {

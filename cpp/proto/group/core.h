@@ -1,8 +1,6 @@
 // What the parts of a group share: its settings, its peers, its operations, and what waits to be sent.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <tuple>
@@ -14,12 +12,7 @@
 #include "group/config.h"
 #include "group/operations.h"
 #include "group/outcomes.h"
-#include "group/progress.h"
-#include "group/stats.h"
 #include "group/timers.h"
-#include "operation/best_effort.h"
-#include "operation/grid.h"
-#include "path/incast.h"
 #include "path/multicast_health.h"
 #include "path/peer.h"
 #include "recovery/residual.h"
@@ -69,6 +62,13 @@ struct Core {
   /// Sends a packet that is nothing but a header.
   void tell(PacketType type, Rank to, std::uint8_t flags = 0) {
     controls.push_back({.type = type, .to = to, .flags = flags});
+  }
+  /// The same to every peer that is wanted.
+  template <typename Wanted>
+  void tell_all(PacketType type, Wanted wanted) {
+    for (const Peer& peer : peers) {
+      if (wanted(peer)) tell(type, peer.rank);
+    }
   }
   void tell_rejection(std::uint64_t operation, const RejectBody& body, Rank to) {
     controls.push_back(

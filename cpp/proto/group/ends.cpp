@@ -28,7 +28,6 @@ void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
     if (core_.peers[rank].left) return reject_deserted(now, *operation, rank);
   }
   begin_operation(now, *operation, call);
-  requests_.schedule(now, *operation);
   advance(now, *operation);
 }
 

@@ -19,14 +19,8 @@
 //   Sender      packets out; knows nothing of Calls
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <vector>
-
 #include "group/receiver.h"
 #include "group/sender.h"
-#include "group/views.h"
 
 namespace optireduce {
 

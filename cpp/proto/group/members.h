@@ -2,8 +2,6 @@
 // What a new view does to operations is in views.h.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "group/core.h"

@@ -1,10 +1,14 @@
-// The operations of a group: open ones, and the log of finished ones that somebody may still ask for.
+// The operations of a group: open ones, and the log of finished ones that somebody may still ask for. And how
+// far this rank is with them.
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ranges>
+#include <set>
 #include <utility>
 
 #include "operation/operation.h"
@@ -55,6 +59,69 @@ class Operations {
 
   Map all_;
   std::uint64_t first_open_ = 0;  // those before are the log
+};
+
+/// Calls may be made at most this far ahead of the slowest rank; packets beyond are nonsense.
+constexpr std::uint64_t kMaxCallsAhead = 4096;
+
+/// Which calls this rank has taken, which operations are complete, and what they amount to.
+class Progress {
+ public:
+  std::uint64_t next_call() const { return next_call_; }
+  std::uint64_t completed() const { return completed_; }
+  std::uint64_t touched_end() const { return touched_end_; }
+  std::uint64_t first_known() const { return next_call_ - steps_.size(); }
+
+  std::uint64_t take_number(std::uint64_t step) {
+    step_ = step > step_ ? step : step_;
+    steps_.push_back(step_);
+    return next_call_++;
+  }
+  /// The step of a call; of one that was not made yet the newest.
+  std::uint64_t step_of(std::uint64_t operation) const {
+    if (operation >= next_call_ || steps_.empty()) return step_;
+    return operation < first_known() ? steps_.front() : steps_[operation - first_known()];
+  }
+  void touch(std::uint64_t operation) {
+    if (operation >= touched_end_) touched_end_ = operation + 1;
+  }
+  /// The next operation is complete; `digest`: of what it decided.
+  void complete(std::uint64_t digest) {
+    const std::uint64_t mixed = (digests_.back() ^ digest) * 0x9e37'79b9'7f4a'7c15u;
+    digests_.push_back(mixed ^ mixed >> 29);
+    ++completed_;
+    skip_failed();
+  }
+  /// It counts as complete when its turn comes.
+  void fail(std::uint64_t operation) {
+    failed_.insert(operation);
+    skip_failed();
+  }
+  bool has_failed(std::uint64_t operation) const { return failed_.contains(operation); }
+  /// What peers are told is complete. They must not take what fails after the goodbye for complete.
+  std::uint64_t told() const { return told_.value_or(completed_); }
+  void say_goodbye() { told_ = completed_; }
+
+  /// Over everything below, for operations from floor() to completed().
+  std::uint64_t digest(std::uint64_t operation) const {
+    const std::uint64_t first = completed_ + 1 - digests_.size();
+    return operation < first ? 0 : digests_[operation - first];
+  }
+  void forget_below(std::uint64_t operation) {
+    while (steps_.size() > 1 && first_known() < operation) steps_.pop_front();
+    while (digests_.size() > 1 && completed_ + 1 - digests_.size() < operation) digests_.pop_front();
+  }
+
+ private:
+  void skip_failed() {
+    if (failed_.erase(completed_) != 0) complete(~std::uint64_t{0});
+  }
+
+  std::uint64_t next_call_ = 0, completed_ = 0, touched_end_ = 0, step_ = 0;
+  std::set<std::uint64_t> failed_;  // ahead of their turn
+  std::optional<std::uint64_t> told_;
+  std::deque<std::uint64_t> steps_;          // of the last calls
+  std::deque<std::uint64_t> digests_ = {0};  // at completed() last
 };
 
 }  // namespace optireduce

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/codec.h"
-
 namespace optireduce {
 
 void Receiver::handle(Time now, const Datagram& datagram) {

@@ -1,8 +1,6 @@
 // Packets in: checks them, and hands each to the part that it is for.
 #pragma once
 
-#include <cstdint>
-
 #include "group/views.h"
 #include "wire/intake.h"
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/codec.h"
-
 namespace optireduce {
 
 void Requests::ask(Time now, Operation& operation) {

@@ -1,7 +1,6 @@
 // Missing packets: asks for them, and answers those who ask.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "group/members.h"

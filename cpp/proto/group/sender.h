@@ -2,7 +2,6 @@
 // asked for again, decisions, contributions; of each the oldest operation first.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -28,26 +27,21 @@ class Sender {
   void check_stuck_peers(Time now);
   /// Tells everybody who does not know yet what we have completed.
   void send_status() {
-    tell_all(PacketType::Status,
-             [this](const Peer& peer) { return peer.present() && peer.told < core_.progress.completed(); });
+    core_.tell_all(PacketType::Status, [this](const Peer& peer) {
+      return peer.present() && peer.told < core_.progress.completed();
+    });
   }
   void ping_silent_peers() {
-    tell_all(PacketType::Ping,
-             [this](const Peer& peer) { return peer.rank != core_.config.rank && !peer.heard; });
+    core_.tell_all(PacketType::Ping,
+                   [this](const Peer& peer) { return peer.rank != core_.config.rank && !peer.heard; });
   }
   void ping_unfinished_peers() {
-    tell_all(PacketType::Ping, [this](const Peer& peer) {
+    core_.tell_all(PacketType::Ping, [this](const Peer& peer) {
       return peer.present() && peer.completed < core_.progress.completed();
     });
   }
 
  private:
-  template <typename Wanted>
-  void tell_all(PacketType type, Wanted wanted) {
-    for (const Peer& peer : core_.peers) {
-      if (wanted(peer)) core_.tell(type, peer.rank);
-    }
-  }
   bool transmit_control(Time now, Transmit& out);
   bool transmit_repair(Time now, Transmit& out);
   bool is_over(Repair& repair, const Operation* operation);

@@ -1,8 +1,6 @@
 // Named timers.
 #pragma once
 
-#include <compare>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>

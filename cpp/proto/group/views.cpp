@@ -78,7 +78,6 @@ void Views::rejoin(Time now, const View& view) {
     if (again && !call.intact) call.contributes = false;
     if (again && !call.contributes) call.weight = 0;
     calls_.begin_operation(now, operation, call);
-    requests_.schedule(now, operation);
   }
   fail_lost_exact(now, view);
 }
@@ -172,9 +171,8 @@ void Views::say_goodbye(Time now) {
   core_.controls.clear();
   core_.repairs.clear();
   for (int copy = 0; copy < kGoodbyes; ++copy) {
-    for (const Peer& peer : core_.peers) {
-      if (peer.rank != core_.config.rank && !peer.left) core_.tell(PacketType::Goodbye, peer.rank);
-    }
+    core_.tell_all(PacketType::Goodbye,
+                   [this](const Peer& peer) { return peer.rank != core_.config.rank && !peer.left; });
   }
 }
 

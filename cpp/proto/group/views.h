@@ -1,10 +1,7 @@
 // What becomes of calls and operations when members are removed, return or leave, or when too few are left.
 #pragma once
 
-#include <cstdint>
-
 #include "group/calls.h"
-#include "group/members.h"
 
 namespace optireduce {
 

@@ -2,8 +2,7 @@
 // forget a group in the middle of a training; then repair carries everything, slowly.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -31,7 +30,8 @@ class MulticastHealth {
   std::optional<Rank> end_operation() {
     if (!sent_any_) return std::nullopt;
     sent_any_ = false;
-    if (++operations_ < kOperations || most_sent() < kLeastPackets) return std::nullopt;
+    const std::uint64_t most_sent = std::ranges::max(peers_, {}, &Peer::sent).sent;
+    if (++operations_ < kOperations || most_sent < kLeastPackets) return std::nullopt;
     std::optional<Rank> unreached;
     for (Rank rank = 0; rank < peers_.size(); ++rank) {
       const Peer& peer = peers_[rank];
@@ -52,12 +52,6 @@ class MulticastHealth {
     std::uint64_t resent = 0;  // ... and those that it asked for again in time
     std::uint64_t from = 0;    // of operations from this one on
   };
-
-  std::uint64_t most_sent() const {
-    std::uint64_t most = 0;
-    for (const Peer& peer : peers_) most = peer.sent > most ? peer.sent : most;
-    return most;
-  }
 
   std::vector<Peer> peers_;  // by rank
   std::uint32_t operations_ = 0;

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
-#include "base/time.h"
 #include "base/timestamp.h"
-#include "path/rtt.h"
 #include "path/window.h"
 
 namespace optireduce {

@@ -8,13 +8,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
+#include <deque>
+#include <utility>
 
-#include "base/time.h"
 #include "base/timestamp.h"
-#include "path/options.h"
+#include "path/rtt.h"
 #include "wire/packet.h"
 
 namespace optireduce {
@@ -23,40 +21,27 @@ namespace optireduce {
 class ByteLedger {
  public:
   void add(std::uint32_t timestamp, std::size_t bytes) {
-    entries_.push_back({timestamp, bytes});
+    entries_.emplace_back(timestamp, bytes);
     outstanding_ += bytes;
   }
 
   /// Whatever was sent no later than this has arrived or is lost: networks keep order nearly always.
   void settle(std::uint32_t timestamp) {
-    while (first_ < entries_.size() && not_before(timestamp, entries_[first_].timestamp)) {
-      outstanding_ -= entries_[first_].bytes;
-      ++first_;
-    }
-    if (first_ == entries_.size()) return clear();
-    if (first_ >= kCompactAt) {
-      entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(first_));
-      first_ = 0;
+    while (!entries_.empty() && not_before(timestamp, entries_.front().first)) {
+      outstanding_ -= entries_.front().second;
+      entries_.pop_front();
     }
   }
 
   void clear() {
     entries_.clear();
-    first_ = 0;
     outstanding_ = 0;
   }
 
   std::size_t outstanding() const { return outstanding_; }
 
  private:
-  static constexpr std::size_t kCompactAt = 64;
-  struct Entry {
-    std::uint32_t timestamp;
-    std::size_t bytes;
-  };
-
-  std::vector<Entry> entries_;  // oldest first
-  std::size_t first_ = 0;       // those before are settled
+  std::deque<std::pair<std::uint32_t, std::size_t>> entries_;  // timestamp and bytes, oldest first
   std::size_t outstanding_ = 0;
 };
 
@@ -192,10 +177,7 @@ class SendWindow {
   }
 
   /// A batch goes whole or not at all; one is always allowed when nothing is under way.
-  bool admits(PacketType stage, std::size_t bytes) const {
-    if (!fits(ledger(stage).outstanding(), bytes, limit())) return false;
-    return stage == PacketType::Decision || fits(unreturned_.outstanding(), bytes, limit_.bounds().upper);
-  }
+  bool admits(PacketType stage, std::size_t bytes) const { return wanted_answers(stage, bytes) == 0; }
 
   std::size_t batch_bytes() const { return std::size_t{batch_packets()} * payload_bytes_; }
 
@@ -207,10 +189,9 @@ class SendWindow {
   /// What keeps back another batch of this size, as flags for the receiver.
   std::uint8_t wanted_answers(PacketType stage, std::size_t bytes) const {
     std::uint8_t flags = 0;
-    if (!fits(ledger(stage).outstanding(), bytes, limit())) flags |= kFlagAnswer;
-    if (stage == PacketType::Contribution && !fits(unreturned_.outstanding(), bytes, limit_.bounds().upper)) {
+    if (!admits_repair(stage, bytes)) flags |= kFlagAnswer;
+    if (stage == PacketType::Contribution && !fits(unreturned_.outstanding(), bytes, limit_.bounds().upper))
       flags |= kFlagHeld;
-    }
     return flags;
   }
 
@@ -248,8 +229,6 @@ class SendWindow {
     limit_.on_silence(now);
   }
 
-  std::size_t outstanding(PacketType stage) const { return ledger(stage).outstanding(); }
-  std::size_t unreturned() const { return unreturned_.outstanding(); }
   std::size_t limit() const {
     const auto part = static_cast<std::size_t>(static_cast<double>(limit_.bytes()) * incast_share_);
     return std::max(part, std::min(limit_.bytes(), limit_.bounds().shallow));
@@ -270,6 +249,34 @@ class SendWindow {
   std::uint32_t chunk_packets_ = 1;
   bool held_back_ = false;
   double incast_share_ = 1.0;
+};
+
+/// How many senders at once a receiver takes: advertised in its packets, halved by an operation in which many
+/// packets were lost on their way to it, raised by one by an operation in which few were. Senders do not take
+/// turns, which would starve a receiver that asks for few: each uses its part of as many windows.
+class IncastPolicy {
+ public:
+  explicit IncastPolicy(Rank size) : most_(std::clamp<std::uint32_t>(size - 1u, 1, 255)), value_(most_) {}
+
+  /// `lost_share`: of the operation's bytes, lost on their way to us and repaired. What a deadline cut off
+  /// does not count: with fewer senders it would only be more.
+  void learn(double lost_share) {
+    if (lost_share > kTolerated) {
+      value_ = std::max<std::uint32_t>(1, value_ / 2);
+    } else {
+      value_ = std::min(most_, value_ + 1);
+    }
+  }
+
+  std::uint32_t value() const { return value_; }
+  /// For the header: 0 where every sender may send.
+  std::uint8_t code() const { return value_ == most_ ? std::uint8_t{0} : static_cast<std::uint8_t>(value_); }
+
+ private:
+  static constexpr double kTolerated = 0.1;  // less is noise on some link
+
+  std::uint32_t most_;
+  std::uint32_t value_;
 };
 
 }  // namespace optireduce
