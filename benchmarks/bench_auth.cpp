@@ -13,7 +13,6 @@
 #include "race.h"
 #include "wire/packet.h"
 #include "wire/seal.h"
-#include "wire/transmit.h"
 
 using namespace optireduce;
 

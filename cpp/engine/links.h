@@ -19,7 +19,7 @@
 #include "group/config.h"
 #include "group/group.h"
 #include "net/udp_socket.h"
-#include "wire/transmit.h"
+#include "wire/packet.h"
 
 namespace optireduce {
 

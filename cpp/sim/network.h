@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "operation/report.h"
+#include "operation/call.h"
 #include "sim/counters.h"
 #include "sim/event_queue.h"
 #include "sim/forced_loss.h"
@@ -24,7 +24,7 @@
 #include "sim/trace.h"
 #include "sim/wire.h"
 #include "stage/bucket.h"
-#include "wire/transmit.h"
+#include "wire/packet.h"
 
 namespace optireduce::sim {
 

@@ -9,7 +9,7 @@
 
 #include "group/config.h"
 #include "group/group.h"
-#include "wire/transmit.h"
+#include "wire/packet.h"
 
 namespace optireduce::sim {
 

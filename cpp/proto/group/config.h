@@ -33,7 +33,7 @@ struct GroupConfig {
   std::size_t log_bytes = 256 * 1024 * 1024;
 
   Delivery delivery = Delivery::Carry;
-  /// Send the packets of bounded operations in another order each time; see packet_order.h.
+  /// Send the packets of bounded operations in another order each time; see PacketOrder.
   bool shuffle = true;
   /// A member may be so many steps behind before the others wait for it.
   std::uint32_t max_lag = 2;

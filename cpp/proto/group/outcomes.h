@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "operation/report.h"
+#include "operation/call.h"
 
 namespace optireduce {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "group/members.h"
-#include "wire/transmit.h"
+#include "wire/packet.h"
 
 namespace optireduce {
 

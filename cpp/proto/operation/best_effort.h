@@ -12,8 +12,6 @@
 //   x    grows by half when data came after the end, shrinks by 3 % when none did
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "operation/operation.h"

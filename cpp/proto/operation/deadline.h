@@ -13,7 +13,6 @@
 // is older than kOldestResidual steps, nor while this rank does not hear a quorum of its view.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "base/time.h"

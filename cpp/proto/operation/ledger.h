@@ -1,7 +1,6 @@
 // What can be said of an operation: who was included where, who came last, what it waits for.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

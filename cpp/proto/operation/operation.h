@@ -7,14 +7,11 @@
 // and the shard was closed, and what becomes of our contribution.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "operation/call.h"
-#include "operation/report.h"
 #include "recovery/residual.h"
 #include "stage/exchange.h"
 

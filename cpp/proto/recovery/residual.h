@@ -5,8 +5,6 @@
 // add_to() gives it to the next one.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <span>
 #include <vector>

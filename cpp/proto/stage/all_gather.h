@@ -5,7 +5,6 @@
 // Ranks are places among the operation's members here.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "path/peer.h"
 #include "stage/decided.h"
 #include "stage/inbox.h"
-#include "stage/outgoing.h"
+#include "stage/outbox.h"
 #include "stage/setup.h"
 #include "wire/intake.h"
 

@@ -7,8 +7,6 @@
 // in the cache; the caller gives float32 and room for the narrow form.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <vector>
 

@@ -2,8 +2,6 @@
 // out, repairs, and what is kept for those who may still ask. The local process's part is operation.h.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "stage/all_gather.h"

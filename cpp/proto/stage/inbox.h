@@ -2,11 +2,8 @@
 // it.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <vector>
 
-#include "base/time.h"
 #include "geometry/schedule.h"
 #include "path/rtt.h"
 #include "wire/packet.h"

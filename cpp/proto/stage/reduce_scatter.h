@@ -6,8 +6,6 @@
 // Ranks are places among the operation's members here.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <set>
 #include <utility>
 #include <vector>

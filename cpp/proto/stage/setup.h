@@ -2,10 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <vector>
 
-#include "base/rank.h"
 #include "wire/packet.h"
 
 namespace optireduce {

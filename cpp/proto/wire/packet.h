@@ -1,13 +1,11 @@
 // The packet format. docs/protocol.md describes it for people; this file is what it is.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include <array>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "base/rank.h"
 #include "kernels/dtype.h"
 #include "wire/seal.h"
 
@@ -159,6 +157,33 @@ struct RejectBody {
   bool operator==(const RejectBody&) const = default;
   static void fields(auto& codec, auto& body) {
     codec.all(body.reason, body.culprit, body.reporter, body.expected, body.found);
+  }
+};
+
+// ---- Packets out
+
+struct Segment {
+  std::array<std::byte, kHeaderBytes> header;
+  std::span<const std::byte> payload;  // valid until the group is called again
+
+  std::size_t bytes() const { return kHeaderBytes + payload.size(); }
+};
+
+/// A batch of packets for one or several peers, or for the whole group: what the protocol wants sent.
+///
+/// All segments but the last are equally long, so that one GSO send can carry them. The same bytes go to
+/// every destination. Reused from call to call: clear() keeps the memory.
+struct Transmit {
+  std::vector<Rank> to;
+  bool group = false;  // multicast: sent once, for all of them
+  std::vector<Segment> segments;
+  std::vector<std::byte> control;  // backs the payload of control packets
+
+  void clear() {
+    to.clear();
+    group = false;
+    segments.clear();
+    control.clear();
   }
 };
 

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "wire/packet.h"
-#include "wire/transmit.h"
 
 namespace optireduce {
 namespace {

@@ -8,8 +8,6 @@
 // any packet.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <vector>
 
