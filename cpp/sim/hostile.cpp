@@ -1,5 +1,6 @@
 #include "sim/hostile.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -75,8 +76,11 @@ Bytes mangled(Bytes packet, Rank ranks, Random& random) {
 
 /// As a member of the session would send it.
 Bytes sealed(Bytes packet, Rank to, const SimOptions& options) {
-  if (packet.size() >= kHeaderBytes)
-    seal_of(options, to).close(packet.data(), std::span(packet).subspan(kHeaderBytes), to);
+  if (packet.size() < kHeaderBytes) return packet;
+  Segment segment{{}, std::span(packet).subspan(kHeaderBytes)};
+  std::copy_n(packet.begin(), kHeaderBytes, segment.header.begin());
+  seal_of(options, to).close(std::span(&segment, 1), to);
+  std::copy(segment.header.begin(), segment.header.end(), packet.begin());
   return packet;
 }
 

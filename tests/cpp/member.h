@@ -10,6 +10,7 @@
 
 #include "group/group.h"
 #include "inspection.h"
+#include "sealed.h"
 
 namespace membercase {
 

@@ -5,6 +5,7 @@
 
 #include "inspection.h"
 #include "ranks_case.h"
+#include "sealed.h"
 
 using namespace rankscase;
 
@@ -199,6 +200,8 @@ TEST(an_exact_call_ends_with_an_error_at_its_timeout_and_names_who_is_late) {
         CHECK(report.error == ErrorCode::Timeout);
         CHECK(report.ranks == std::vector<Rank>{2});
         CHECK(report.message.find("rank 2") != std::string::npos);
+        const bool says_what = report.message.find("rank 2 (its contribution), ") != std::string::npos;
+        CHECK(says_what || report.message.find("gave up") != std::string::npos);
       }
       CHECK(ranks.group(rank).idle());
     }

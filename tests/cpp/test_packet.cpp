@@ -8,6 +8,7 @@
 
 #include "base/codec.h"
 #include "check.h"
+#include "sealed.h"
 #include "sim/random.h"
 #include "wire/packet.h"
 
@@ -57,7 +58,7 @@ std::vector<std::byte> packet_of(const Header& header) {
 
 /// As rank kMe of `size` reads a packet.
 std::optional<Header> received(const std::vector<std::byte>& packet, Rank size = kSize) {
-  return Seal(kToken).opens(packet) ? decode(packet, size) : std::nullopt;
+  return opens(Seal(kToken), packet) ? decode(packet, size) : std::nullopt;
 }
 
 template <typename T>

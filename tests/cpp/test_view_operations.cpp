@@ -6,6 +6,7 @@
 
 #include "inspection.h"
 #include "ranks_case.h"
+#include "sealed.h"
 
 using namespace rankscase;
 

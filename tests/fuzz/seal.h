@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "../cpp/sealed.h"
 #include "wire/packet.h"
-#include "wire/seal.h"
 
 namespace fuzz {
 
@@ -31,14 +31,14 @@ inline Bytes sealed(const optireduce::Header& header, std::span<const std::byte>
 /// As the subject reads a packet.
 inline std::optional<optireduce::Header> received(std::span<const std::byte> packet, optireduce::Rank size) {
   const optireduce::Seal seal(kSecret, kSubject);
-  return seal.opens(packet) ? optireduce::decode(packet, size) : std::nullopt;
+  return optireduce::opens(seal, packet) ? optireduce::decode(packet, size) : std::nullopt;
 }
 
 /// Any bytes at all, with a seal that holds: what only a broken or hostile member can send.
 inline void seal_raw(std::span<std::byte> packet, const Secret& secret) {
   if (packet.size() < optireduce::kHeaderBytes) return;
   const optireduce::Seal seal(secret, kSubject);
-  seal.close(packet.data(), packet.subspan(optireduce::kHeaderBytes), kSubject);
+  optireduce::seal_packet(seal, packet.data(), packet.subspan(optireduce::kHeaderBytes), kSubject);
 }
 
 }  // namespace fuzz

@@ -13,7 +13,6 @@
 
 #include "base/splitmix.h"
 #include "wire/intake.h"
-#include "wire/packet.h"
 
 namespace optireduce {
 

@@ -88,7 +88,7 @@ void Calls::reject_deserted(Time now, const Operation& operation, Rank peer) {
 void Calls::check_timeout(Time now, std::uint64_t number) {
   if (number < core_.progress.completed()) return;
   const Operation* const operation = core_.operations.find_open(number);
-  if (operation != nullptr && operation->begun() && !waits_for_contributions(*operation)) {
+  if (operation != nullptr && operation->begun() && operation->scatter().undecided_packets() == 0) {
     const Time fails_at = operation->call().fails_at() + core_.config.path.repair_max;
     if (now < fails_at) return core_.timers.set({TimerKind::Fail, number}, fails_at);
   }

@@ -38,7 +38,8 @@ bool Sender::transmit_control(Time now, Transmit& out) {
   }
   Segment& segment = out.segments.emplace_back();
   segment.payload = out.control;
-  encode(header, core_.config.seal, segment.payload, control.to, segment.header.data());
+  encode_fields(header, segment.header.data());
+  core_.config.seal.close(out.segments, control.to);
   note_sent(out);
   return true;
 }
@@ -99,7 +100,7 @@ Operation* Sender::next_sender(Time now) {
       step = operation->call().step;
       for (const Operation* before : same_step_) {
         for (Rank rank = 0; rank < core_.config.size; ++rank)
-          blocked_[rank] = blocked_[rank] || before->exchange().holds_back_decisions(rank);
+          blocked_[rank] = blocked_[rank] || before->exchange().holds_back(PacketType::Decision, rank);
       }
       same_step_.clear();
     }
@@ -112,16 +113,16 @@ Operation* Sender::next_sender(Time now) {
 /// Asks for an answer where the windows are full now.
 void Sender::charge_windows(std::uint32_t timestamp) {
   // Where only one stage runs nothing may come back that says what has arrived: it is asked for in time.
-  const bool one_way = batch_.scope != Scope::All;
+  const bool one_way = batch_.setup->scope != Scope::All;
   if (one_way && (batch_.flags & kFlagLast) != 0) batch_.flags |= kFlagAnswer;
   for (Rank rank : batch_.to) {
     SendWindow& window = core_.peers[rank].window;
     if (batch_.type == PacketType::Decision) core_.peers[rank].go_on_due = Time::never();
     if (batch_.group) {
-      core_.multicast_health.on_sent(rank, batch_.operation, batch_.packets);
+      core_.multicast_health.on_sent(rank, batch_.setup->number, batch_.packets);
       // The group did not wait for this one: what finds no room there is not under way, but lost.
       if (!window.admits(batch_.type, batch_.bytes())) {
-        core_.multicast_health.on_overrun(rank, batch_.operation);
+        core_.multicast_health.on_overrun(rank, batch_.setup->number);
         continue;
       }
     }
@@ -140,8 +141,8 @@ void Sender::note_held_back(Time now) {
     const bool shut =
         !core_.multicast || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
     for (const auto& [_, operation] : core_.operations.open()) {
-      if (operation->exchange().holds_back_contributions(peer.rank) ||
-          (shut && operation->exchange().holds_back_decisions(peer.rank))) {
+      if (operation->exchange().holds_back(PacketType::Contribution, peer.rank) ||
+          (shut && operation->exchange().holds_back(PacketType::Decision, peer.rank))) {
         note_held_back(now, peer);
         break;
       }
@@ -157,10 +158,10 @@ void Sender::note_held_back(Time now, Peer& peer) {
 }
 
 void Sender::fill_data(Time now, std::uint32_t timestamp, Transmit& out) {
-  Header header = header_for(batch_.type, batch_.operation, timestamp);
-  header.scope = batch_.scope;
-  header.descriptor = batch_.descriptor;
-  header.stream = batch_.stream;
+  Header header = header_for(batch_.type, batch_.setup->number, timestamp);
+  header.scope = batch_.setup->scope;
+  header.descriptor = batch_.setup->descriptor;
+  header.stream = batch_.setup->stream;
   header.shard = batch_.shard_index;
   header.detail = batch_.detail;
   header.flags |= batch_.flags;

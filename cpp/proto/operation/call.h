@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "stage/bucket.h"
-#include "wire/packet.h"
 
 namespace optireduce {
 

@@ -154,13 +154,6 @@ std::vector<Arrival> arrivals_of(const Operation& operation, Time now) {
   return arrivals;
 }
 
-bool waits_for_contributions(const Operation& operation) {
-  for (Rank place = 0; place < operation.places(); ++place) {
-    if (operation.scatter().lacks(place)) return true;
-  }
-  return false;
-}
-
 std::vector<Rank> waiting_for(const Operation& operation) {
   std::vector<Rank> furthest_behind, owners;
   std::uint32_t most_missing = 1;
@@ -177,15 +170,8 @@ std::vector<Rank> waiting_for(const Operation& operation) {
 }
 
 std::string describe_wait(const Operation& operation, Rank rank) {
-  const Rank place = operation.place_of(rank);
-  const bool contribution = operation.scatter().lacks(place);
-  const Inbox& inbox = contribution ? operation.scatter().inbox(place) : operation.gather().inbox(place);
-  const Shard& shard = contribution ? operation.scatter().shard() : operation.gather().shard(place);
-  const std::string progress = inbox.empty() ? "nothing"
-                                             : std::to_string(shard.packets() - inbox.missing_packets()) +
-                                                   " of " + std::to_string(shard.packets()) + " packets";
-  return "rank " + std::to_string(rank) + " (received of its " +
-         (contribution ? "contribution: " : "decisions: ") + progress + ")";
+  const bool contribution = operation.scatter().lacks(operation.place_of(rank));
+  return "rank " + std::to_string(rank) + (contribution ? " (its contribution)" : " (its decisions)");
 }
 
 }  // namespace optireduce

@@ -20,7 +20,7 @@ std::vector<Arrival> arrivals_of(const Operation& operation, Time now);
 /// Ranks that the operation waits for: those whose contributions are furthest behind (the others wait for
 /// the same ranks) or, if none is missing, those whose decisions are.
 std::vector<Rank> waiting_for(const Operation& operation);
-bool waits_for_contributions(const Operation& operation);
+/// Names the rank and what is missing of it.
 std::string describe_wait(const Operation& operation, Rank rank);
 
 }  // namespace optireduce

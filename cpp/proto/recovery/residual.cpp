@@ -55,8 +55,7 @@ std::size_t Residuals::add_to(const ValueSpace& space, std::size_t begin, std::s
   for (std::size_t block = first; block <= last; ++block) {
     if (stream.since[block] == kNone) continue;
     found = true;
-    std::uint64_t& under_way = stream.under_way[block];
-    under_way = under_way == kNone ? stream.since[block] : std::min(under_way, stream.since[block]);
+    stream.under_way[block] = std::min(stream.under_way[block], stream.since[block]);
   }
   if (!found) return 0;
   std::byte* const kept = stream.values.data() + begin;
@@ -95,8 +94,7 @@ void Residuals::keep(const ValueSpace& space, std::size_t begin, std::span<const
   reduce(space.type, inputs, 1.0, kept, elements);
   for (std::size_t block = begin / kBlockBytes; block <= (begin + values.size() - 1) / kBlockBytes; ++block) {
     const std::uint64_t under_way = stream.under_way[block];
-    const std::uint64_t age = under_way == kNone ? space.step + 1 : under_way;
-    stream.since[block] = stream.since[block] == kNone ? age : std::min(stream.since[block], age);
+    stream.since[block] = std::min(stream.since[block], under_way == kNone ? space.step : under_way);
   }
   stream.any = true;
 }
@@ -113,16 +111,12 @@ void Residuals::settle(std::uint32_t stream) {
 
 std::uint8_t Residuals::oldest(std::uint64_t step) const {
   std::uint64_t first = kNone;
-  const auto look = [&](std::uint64_t since) {
-    if (since != kNone) first = first == kNone ? since : std::min(first, since);
-  };
   for (const auto& [_, stream] : streams_) {
-    std::for_each(stream.since.begin(), stream.since.end(), look);
-    std::for_each(stream.under_way.begin(), stream.under_way.end(), look);
+    for (const std::uint64_t since : stream.since) first = std::min(first, since);
+    for (const std::uint64_t since : stream.under_way) first = std::min(first, since);
   }
   if (first == kNone) return 0;
-  return static_cast<std::uint8_t>(
-      std::clamp<std::uint64_t>(step + 1 >= first ? step + 1 - first : 0, 1, 255));
+  return static_cast<std::uint8_t>(std::clamp<std::uint64_t>(step - std::min(first, step), 1, 255));
 }
 
 std::size_t Residuals::bytes() const {

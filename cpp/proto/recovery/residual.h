@@ -53,14 +53,14 @@ class Residuals {
   std::size_t drop_all();
 
  private:
-  static constexpr std::size_t kBlockBytes = 4096;  // the granularity of ages
-  static constexpr std::uint64_t kNone = 0;         // instead of 1 + a step
+  static constexpr std::size_t kBlockBytes = 4096;           // the granularity of ages
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // later than any step
 
   struct Stream {
     DType type = DType::Float32;
     float scale = 1;
     std::vector<std::byte> values;
-    std::vector<std::uint64_t> since;      // by block: 1 + the step of its oldest values
+    std::vector<std::uint64_t> since;      // by block: the step of its oldest values
     std::vector<std::uint64_t> under_way;  // the same of values that went along with a contribution
     bool any = false;
   };

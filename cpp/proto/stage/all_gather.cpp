@@ -126,7 +126,7 @@ void AllGather::finish_batch(const Decided& decided, std::uint32_t position, Out
 void AllGather::stamp(const OutgoingBatch& batch, Rank place, Rank rank, std::uint32_t timestamp) {
   const std::uint32_t chunk = batch.first_packet / batch.shard.chunk_packets;
   const Rank owner = schedule_.owner_of(batch.shard_index);
-  if (!is_ours(owner) || !is_sent_to(place)) {
+  if (owner != me_ || !is_sent_to(place)) {
     passed_on_at_[{rank, owner, chunk}] = timestamp;
     return;
   }
@@ -145,7 +145,7 @@ std::uint64_t AllGather::to_repair(Rank owner, const RequestEntry& entry, const 
                                    std::uint64_t held) const {
   const Shard& shard = shards_[owner];
   if (entry.chunk >= shard.chunks()) return 0;
-  if (is_ours(owner) && is_sent_to(context.from)) {
+  if (owner == me_ && is_sent_to(context.from)) {
     const std::size_t at = slot(context.from, entry.chunk);
     return context.is_lost(sent_at_[at]) ? entry.missing & sent_[at] : 0;
   }

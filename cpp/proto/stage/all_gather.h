@@ -11,10 +11,7 @@
 
 #include "path/peer.h"
 #include "stage/decided.h"
-#include "stage/inbox.h"
 #include "stage/outbox.h"
-#include "stage/setup.h"
-#include "wire/intake.h"
 
 namespace optireduce {
 
@@ -71,7 +68,6 @@ class AllGather {
   std::size_t slot(Rank place, std::uint32_t chunk) const {
     return std::size_t{place} * shards_[me_].chunks() + chunk;
   }
-  bool is_ours(Rank owner) const { return owner == me_; }
   /// Members get our decisions by themselves; ranks that were removed, or joined later, only if they ask.
   bool is_sent_to(Rank place) const { return place < members_.size() && receives_[place]; }
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/splitmix.h"
 #include "kernels/bfloat16.h"
 #include "kernels/int8_block.h"
 #include "kernels/reduce.h"

@@ -54,10 +54,7 @@ void Exchange::zero_missing() {
 
 void Exchange::label(OutgoingBatch& batch, PacketType type) const {
   batch.type = type;
-  batch.scope = setup_.scope;
-  batch.operation = setup_.number;
-  batch.descriptor = setup_.descriptor;
-  batch.stream = setup_.stream;
+  batch.setup = &setup_;
   batch.data = bucket_.data(batch.shard_index, batch.shard);
 }
 
@@ -134,14 +131,11 @@ void Exchange::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
   }
 }
 
-bool Exchange::holds_back_contributions(Rank rank) const {
+bool Exchange::holds_back(PacketType type, Rank rank) const {
   const Rank place = setup_.place_of(rank);
-  return place != kNoPlace && !scatter_.outbox(place).all_sent();
-}
-
-bool Exchange::holds_back_decisions(Rank rank) const {
-  const Rank place = setup_.place_of(rank);
-  return place != kNoPlace && gather_.holds_back(scatter_.decided(), place);
+  if (place == kNoPlace) return false;
+  return type == PacketType::Decision ? gather_.holds_back(scatter_.decided(), place)
+                                      : !scatter_.outbox(place).all_sent();
 }
 
 // ---- Memory after the end

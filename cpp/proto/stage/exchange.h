@@ -53,8 +53,8 @@ class Exchange {
   /// Describes the first packets of `repair` to send again; false if we do not have them any more.
   bool fill_repair(const Repair& repair, OutgoingBatch& batch) const;
   void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
-  bool holds_back_contributions(Rank rank) const;
-  bool holds_back_decisions(Rank rank) const;
+  /// Whether packets wait for that rank's window.
+  bool holds_back(PacketType type, Rank rank) const;
 
   // ---- Memory after the end
 

@@ -6,7 +6,6 @@
 
 #include "geometry/schedule.h"
 #include "path/rtt.h"
-#include "wire/packet.h"
 
 namespace optireduce {
 
@@ -23,7 +22,6 @@ class Inbox {
 
   /// Nothing more is wanted.
   bool complete() const { return missing_packets_ == 0; }
-  bool empty() const { return missing_packets_ == shard_.packets(); }
   std::uint64_t received(std::uint32_t chunk) const {
     return chunk < received_.size() ? received_[chunk] : 0;  // a flow that brings nothing has no chunks
   }

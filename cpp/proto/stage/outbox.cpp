@@ -23,7 +23,6 @@ bool Outbox::next(const SendWindow& window, const Inbox& answers, OutgoingBatch&
 void Outbox::stamp(const OutgoingBatch& batch, std::uint32_t timestamp) {
   std::fill_n(sent_at_.begin() + batch.first_packet, batch.packets, timestamp);
   last_sent_at_ = timestamp;
-  sent_any_ = true;
 }
 
 std::uint64_t Outbox::to_repair(const RequestEntry& entry, const RequestContext& context,

@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "base/timestamp.h"
 #include "path/window.h"
 #include "stage/bucket.h"
 #include "stage/inbox.h"
@@ -16,10 +15,7 @@ namespace optireduce {
 /// Consecutive packets of one chunk.
 struct OutgoingBatch {
   PacketType type = PacketType::Contribution;
-  Scope scope = Scope::All;
-  std::uint64_t operation = 0;
-  Descriptor descriptor;
-  std::uint32_t stream = 0;
+  const OperationSetup* setup = nullptr;
   Rank shard_index = 0;
   Shard shard;
   std::uint32_t first_packet = 0;  // in the shard
@@ -100,9 +96,7 @@ class Outbox {
   /// When a packet was last sent; 0 if it was not.
   std::uint32_t sent_at(std::uint32_t packet) const { return sent_at_.empty() ? 0 : sent_at_[packet]; }
   /// When anything was last sent; nothing if nothing was.
-  std::optional<std::uint32_t> last_sent_at() const {
-    return sent_any_ ? std::optional(last_sent_at_) : std::nullopt;
-  }
+  std::optional<std::uint32_t> last_sent_at() const { return last_sent_at_; }
   std::uint32_t sent_packets() const { return next_packet_; }
   bool all_sent() const { return next_packet_ == shard_.packets(); }
 
@@ -114,8 +108,7 @@ class Outbox {
   Shard shard_;
   std::vector<std::uint32_t> sent_at_;  // by packet; 0: not sent
   std::uint32_t next_packet_ = 0;
-  std::uint32_t last_sent_at_ = 0;
-  bool sent_any_ = false;
+  std::optional<std::uint32_t> last_sent_at_;
   bool stopped_ = false;
 };
 

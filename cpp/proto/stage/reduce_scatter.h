@@ -10,12 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "stage/bucket.h"
 #include "stage/decided.h"
-#include "stage/inbox.h"
 #include "stage/outbox.h"
-#include "stage/setup.h"
-#include "wire/intake.h"
 
 namespace optireduce {
 

@@ -11,7 +11,6 @@
 #include "base/buffer.h"
 #include "base/time.h"
 #include "wire/packet.h"
-#include "wire/seal.h"
 
 namespace optireduce {
 

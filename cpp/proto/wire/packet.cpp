@@ -16,12 +16,6 @@ void encode_fields(const Header& header, std::byte* out) {
   std::memcpy(out, &header, sizeof header);
 }
 
-void encode(const Header& header, const Seal& seal, std::span<const std::byte> payload, Rank to,
-            std::byte* out) {
-  encode_fields(header, out);
-  seal.close(out, payload, to);
-}
-
 std::optional<Header> decode(std::span<const std::byte> packet, Rank size) {
   constexpr std::size_t kBoundedAt = offsetof(Header, descriptor) + offsetof(Descriptor, bounded);
   // A bool must not be read before it is known to be one.

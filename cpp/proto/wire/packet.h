@@ -90,10 +90,6 @@ struct Header {
 /// Writes the kSealAt bytes before the seal.
 void encode_fields(const Header& header, std::byte* out);
 
-/// Writes kHeaderBytes bytes: the header of a packet to `to` with this payload.
-void encode(const Header& header, const Seal& seal, std::span<const std::byte> payload, Rank to,
-            std::byte* out);
-
 /// Fields of any header, genuine or not, that its seal depends on.
 inline PacketType type_of(const std::byte* header) {
   return static_cast<PacketType>(header[offsetof(Header, type)]);

@@ -42,11 +42,6 @@ void write(std::byte* header, std::uint64_t seal) {
   std::memcpy(header + kSealAt, &seal, sizeof seal);
 }
 
-/// One word: no early exit that could be timed.
-bool equal(std::uint64_t a, std::uint64_t b) {
-  return (a ^ b) == 0;
-}
-
 SipMessage message_of(const SipKey& key, const std::byte* header, std::span<const std::byte> payload) {
   return {key, {header, kSealAt}, payload};
 }
@@ -60,26 +55,15 @@ Seal::Seal(const SipKey& session, Rank me)
       mine_(derive_key(session, Purpose::Receiver, me)),
       everybody_(derive_key(session, Purpose::Everybody, 0)) {}
 
-const SipKey& Seal::opening_key(const std::byte* header) const {
-  return is_for_everybody(header) ? everybody_ : mine_;
-}
-
-SipKey Seal::closing_key(const std::byte* header, Rank to) const {
-  return is_for_everybody(header) ? everybody_ : derive_key(session_, Purpose::Receiver, to);
-}
-
-void Seal::close(std::byte* header, std::span<const std::byte> payload, Rank to) const {
-  const bool token = kind_ == Kind::Token;
-  write(header, token ? token_ : siphash(message_of(closing_key(header, to), header, payload)));
-}
-
 void Seal::close(std::span<Segment> batch, Rank to) const {
   if (kind_ == Kind::Token) {
     for (Segment& segment : batch) write(segment.header.data(), token_);
     return;
   }
   if (batch.empty()) return;
-  const SipKey key = closing_key(batch[0].header.data(), to);  // they differ in place and length only
+  // They differ in place and length only.
+  const bool everybody = is_for_everybody(batch[0].header.data());
+  const SipKey key = everybody ? everybody_ : derive_key(session_, Purpose::Receiver, to);
   std::array<SipMessage, kGroup> messages;
   std::array<std::uint64_t, kGroup> tags;
   while (!batch.empty()) {
@@ -92,22 +76,16 @@ void Seal::close(std::span<Segment> batch, Rank to) const {
   }
 }
 
-bool Seal::opens(std::span<const std::byte> packet) const {
-  if (packet.size() < kHeaderBytes) return false;
-  const std::byte* header = packet.data();
-  if (kind_ == Kind::Token) return equal(written(header), token_);
-  return equal(written(header),
-               siphash(message_of(opening_key(header), header, packet.subspan(kHeaderBytes))));
-}
-
 void Seal::open_all(std::span<const std::byte> packets, std::size_t stride,
                     std::vector<bool>& genuine) const {
   genuine.assign((packets.size() + stride - 1) / stride, false);
   const auto packet = [&](std::size_t i) {
     return packets.subspan(i * stride, std::min(stride, packets.size() - i * stride));
   };
+  // Seals are compared as one word: no early exit that could be timed.
   if (kind_ == Kind::Token) {
-    for (std::size_t i = 0; i < genuine.size(); ++i) genuine[i] = opens(packet(i));
+    for (std::size_t i = 0; i < genuine.size(); ++i)
+      genuine[i] = packet(i).size() >= kHeaderBytes && written(packet(i).data()) == token_;
     return;
   }
   std::array<SipMessage, kGroup> messages;
@@ -117,11 +95,11 @@ void Seal::open_all(std::span<const std::byte> packets, std::size_t stride,
     for (std::size_t i = first; i < std::min(first + kGroup, genuine.size()); ++i) {
       if (packet(i).size() < kHeaderBytes) break;  // only the last, or all of them
       const std::byte* header = packet(i).data();
-      messages[group++] = message_of(opening_key(header), header, packet(i).subspan(kHeaderBytes));
+      const SipKey& key = is_for_everybody(header) ? everybody_ : mine_;
+      messages[group++] = message_of(key, header, packet(i).subspan(kHeaderBytes));
     }
     siphash(std::span(messages).first(group), tags.data());
-    for (std::size_t i = 0; i < group; ++i)
-      genuine[first + i] = equal(written(messages[i].head.data()), tags[i]);
+    for (std::size_t i = 0; i < group; ++i) genuine[first + i] = written(messages[i].head.data()) == tags[i];
   }
 }
 

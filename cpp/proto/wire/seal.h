@@ -30,21 +30,15 @@ class Seal {
   /// Closes packets to `to` (and others, if they may go to several) whose headers are complete but for the
   /// seal.
   void close(std::span<Segment> batch, Rank to) const;
-  void close(std::byte* header, std::span<const std::byte> payload, Rank to) const;
 
-  /// Whether a packet to us is genuine. Shorter ones than a header are not.
-  bool opens(std::span<const std::byte> packet) const;
-
-  /// The same for packets of `stride` bytes, one behind the other; the last may be shorter.
+  /// Which packets to us are genuine. They lie one behind the other, `stride` bytes each; the last may be
+  /// shorter. Shorter ones than a header are not.
   void open_all(std::span<const std::byte> packets, std::size_t stride, std::vector<bool>& genuine) const;
 
   /// A number that all ranks share and others do not know. It says nothing about the key.
   std::uint64_t shared_number() const { return shared_number_; }
 
  private:
-  const SipKey& opening_key(const std::byte* header) const;
-  SipKey closing_key(const std::byte* header, Rank to) const;
-
   Kind kind_ = Kind::Token;
   std::uint64_t token_ = 0;
   std::uint64_t shared_number_ = 0;
