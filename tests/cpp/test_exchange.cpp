@@ -29,10 +29,11 @@ struct Decisions {
     exchange.scatter().close(exchange.bucket());
   }
 
-  bool fill_repair(Rank owner, Rank to) {
+  bool fill_repair(Rank owner, Rank to, std::uint32_t chunk = 0) {
     return exchange.fill_repair({.type = PacketType::Decision,
                                  .to = to,
                                  .shard = exchange.gather().index(owner),
+                                 .chunk = chunk,
                                  .packets = Shard::mask_of(0, kPackets)},
                                 batch);
   }
@@ -48,7 +49,7 @@ struct Decisions {
 TEST(after_the_end_our_shard_is_sent_again_as_it_was_and_others_are_gone) {
   Decisions rank(shuffled(0, 3));
   const std::vector<float> decided = rank.values;
-  rank.exchange.detach(false, {2});
+  rank.exchange.detach(true, false, {2});
   std::fill(rank.values.begin(), rank.values.end(), 0.0F);  // the caller's again
   CHECK(rank.fill_repair(0, 1));
   CHECK_EQ(rank.batch.packets, kPackets);
@@ -60,6 +61,40 @@ TEST(after_the_end_our_shard_is_sent_again_as_it_was_and_others_are_gone) {
   CHECK(!rank.fill_repair(1, 2));
   CHECK(rank.fill_repair(2, 1));  // of an owner that was removed
   CHECK_EQ(rank.exchange.bucket().engine_bytes(), std::size_t{2} * kPackets * kPayload);
+}
+
+TEST(chunks_that_all_members_have_are_not_kept_where_nobody_returns) {
+  OperationSetup setup = shuffled(0, 3);
+  setup.descriptor.elements = 3 * 200 * kPacketValues;  // four chunks for each owner
+  Decisions rank(setup);
+  const std::vector<float> decided = rank.values;
+  rank.exchange.gather().note_received(1, 3);
+  rank.exchange.gather().note_received(2, 2);
+  rank.exchange.gather().note_received(2, 0);  // an old packet
+  rank.exchange.detach(false, false, {});
+  std::fill(rank.values.begin(), rank.values.end(), 0.0F);
+  CHECK(!rank.fill_repair(0, 1, 1));
+  CHECK(rank.fill_repair(0, 1, 2));
+  const std::uint32_t packet = rank.batch.first_packet;
+  const std::size_t begin = place_of(rank.batch.shard, packet).begin;
+  CHECK(std::memcmp(rank.batch.payload(packet).data(), decided.data() + begin / sizeof(float), kPayload) ==
+        0);
+
+  Decisions other(setup);
+  for (Rank place : {Rank{1}, Rank{2}}) other.exchange.gather().note_received(place, 1'000'000);
+  other.exchange.detach(false, false, {});
+  CHECK_EQ(other.exchange.bucket().engine_bytes(), 0u);
+  CHECK(!other.fill_repair(0, 1, 3));
+}
+
+TEST(a_contribution_says_how_much_of_its_owner_s_shard_is_there) {
+  OperationSetup setup = shuffled(0, 2);
+  setup.descriptor.elements = 2 * 200 * kPacketValues;
+  Decisions rank(setup);
+  std::vector<bool> blocked(2, false);
+  rank.exchange.gather().make_void(1, 0, ~std::uint64_t{0});
+  CHECK(rank.exchange.next_contribution(rank.peers, blocked, rank.batch));
+  CHECK_EQ(rank.batch.detail, std::uint64_t{1} << 32 | 1);  // a chunk, and a weight of 1
 }
 
 TEST(a_rank_that_only_listens_waits_for_decisions_and_sends_nothing) {

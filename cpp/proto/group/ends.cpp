@@ -101,9 +101,11 @@ void Calls::let_go(Operation& operation) {
       core_.peers[rank].window.on_go_on(*last);
   }
   operation.finish(core_.residuals);
+  if (operation.call().stays_readable) return;
   // A rank that is removed and returns fetches everything of an operation anew.
+  const bool whole = core_.config.elastic();
   const bool others = members_.changes.changing();  // they were told that it is kept
-  if (!operation.call().stays_readable) operation.exchange().detach(others, members_.orphans_of(operation));
+  operation.exchange().detach(whole, others, members_.orphans_of(operation));
 }
 
 /// The bookkeeping of every end, good or bad.
@@ -208,7 +210,7 @@ void Calls::release() {
   for (const auto& [key, operation] : std::views::reverse(core_.operations.log())) {
     const bool needed = key.first >= least && bytes < core_.config.log_bytes;
     const bool others = needed || members_.changes.changing() || members_.membership.must_keep(key.first);
-    operation->exchange().detach(others, members_.orphans_of(*operation));
+    operation->exchange().detach(core_.config.elastic(), others, members_.orphans_of(*operation));
     bytes += operation->exchange().bucket().engine_bytes();
   }
 }

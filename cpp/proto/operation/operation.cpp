@@ -27,7 +27,7 @@ ValueSpace Operation::value_space() const {
 void Operation::begin(Time now, const LocalCall& call, Residuals& residuals) {
   Bucket& bucket = exchange_.bucket();
   call_ = call;
-  const std::vector<std::vector<std::byte>> before = bucket.begin(call.data, call.wide);
+  const std::vector<Bucket::Memory> before = bucket.begin(call.data, call.wide);
   if (!call.contributes) own_.dropped += bytes();
   for (Rank owner = 0; owner < places(); ++owner)
     take_over_shard(owner, before[gather().index(owner)], residuals);
@@ -37,7 +37,7 @@ void Operation::begin(Time now, const LocalCall& call, Residuals& residuals) {
 
 /// What was decided before the process began goes into its memory, and what it would have contributed there
 /// becomes residual; to the rest residuals are added.
-void Operation::take_over_shard(Rank owner, const std::vector<std::byte>& before, Residuals& residuals) {
+void Operation::take_over_shard(Rank owner, const Bucket::Memory& before, Residuals& residuals) {
   Bucket& bucket = exchange_.bucket();
   const Rank index = gather().index(owner);
   const Shard& shard = gather().shard(owner);
@@ -96,6 +96,7 @@ void Operation::finish(Residuals& residuals) {
 std::uint32_t Operation::accept_contribution(Time now, const ReceivedRun& run) {
   const Rank from = place_of(run.header.sender);
   note_begun(run.received_at, from);
+  exchange_.gather().note_received(from, static_cast<std::uint32_t>(run.header.detail >> 32));
   if ((run.header.flags & kFlagLast) != 0) exchange_.scatter().inbox(from).mark_last();
   const std::uint32_t fresh = exchange_.scatter().accept(now, from, run, exchange_.bucket());
   if (fresh != 0) progress_at = now;

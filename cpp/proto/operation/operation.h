@@ -91,7 +91,7 @@ class Operation {
   /// Whether our contribution, if there is one, is kept where it is excluded.
   bool carries_along() const { return begun() && call_->adds() && setup().carries(); }
   void keep_excluded(Rank owner, std::uint32_t packet, Residuals& residuals);
-  void take_over_shard(Rank owner, const std::vector<std::byte>& before, Residuals& residuals);
+  void take_over_shard(Rank owner, const Bucket::Memory& before, Residuals& residuals);
   ValueSpace value_space() const;
 
   Exchange exchange_;

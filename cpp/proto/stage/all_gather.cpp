@@ -12,7 +12,8 @@ AllGather::AllGather(const OperationSetup& setup, const Schedule& schedule, Time
       inboxes_(setup.places()),
       details_(setup.places(), Decided(setup.usual_detail())),
       receives_(setup.places(), setup.gathers),
-      position_(setup.places(), 0) {
+      position_(setup.places(), 0),
+      received_chunks_(setup.places(), 0) {
   for (Rank owner = 0; owner < setup.places(); ++owner) {
     shards_.push_back(schedule.shard(index(owner)));
     if (owner == me_ || !setup.gathers) continue;
@@ -139,6 +140,18 @@ bool AllGather::all_sent(const Decided& decided) const {
     if (holds_back(decided, place)) return false;
   }
   return true;
+}
+
+void AllGather::note_received(Rank place, std::uint32_t chunks) {
+  received_chunks_[place] = std::clamp(chunks, received_chunks_[place], shards_[me_].chunks());
+}
+
+std::uint32_t AllGather::first_unreceived_chunk() const {
+  std::uint32_t first = shards_[me_].chunks();
+  for (Rank place = 0; place < members_.size(); ++place) {
+    if (place != me_ && receives_[place]) first = std::min(first, received_chunks_[place]);
+  }
+  return first;
 }
 
 std::uint64_t AllGather::to_repair(Rank owner, const RequestEntry& entry, const RequestContext& context,

@@ -40,6 +40,10 @@ class AllGather {
 
   /// That member does not need anything from us any more.
   void stop_sending_to(Rank place) { receives_[place] = false; }
+  /// The member has received that many chunks of our shard without a hole.
+  void note_received(Rank place, std::uint32_t chunks);
+  /// The first chunk of our shard that some member is not known to have.
+  std::uint32_t first_unreceived_chunk() const;
 
   /// The next decided packets for those members that have not been sent them and whose windows admit them.
   bool next(const Decided& decided, const std::vector<Peer>& peers, OutgoingBatch& batch);
@@ -79,10 +83,11 @@ class AllGather {
   std::vector<Decided> details_;  // by owner
   std::size_t incomplete_ = 0;    // owners
 
-  std::vector<bool> receives_;           // by place
-  std::vector<std::uint32_t> position_;  // by place: decided packets that were sent to it
-  std::vector<std::uint64_t> sent_;      // by place and chunk
-  std::vector<std::uint32_t> sent_at_;   // by place and chunk: timestamp of the last packets of it
+  std::vector<bool> receives_;                  // by place
+  std::vector<std::uint32_t> position_;         // by place: decided packets that were sent to it
+  std::vector<std::uint32_t> received_chunks_;  // by place: of our shard
+  std::vector<std::uint64_t> sent_;             // by place and chunk
+  std::vector<std::uint32_t> sent_at_;          // by place and chunk: timestamp of the last packets of it
   std::map<PassedOn, std::uint32_t> passed_on_at_;
 };
 

@@ -38,11 +38,11 @@ bool can_stand_for(DType dtype, std::size_t elements, std::size_t values) {
   return elements == (values + values_in(dtype) - 1) / values_in(dtype);
 }
 
-std::vector<std::vector<std::byte>> Bucket::begin(std::byte* data, const WideMemory& wide) {
+std::vector<Bucket::Memory> Bucket::begin(std::byte* data, const WideMemory& wide) {
   data_ = data;
   wide_ = wide;
   begun_ = true;
-  return std::exchange(standing_in_, std::vector<std::vector<std::byte>>(standing_in_.size()));
+  return std::exchange(standing_in_, std::vector<Memory>(standing_in_.size()));
 }
 
 std::byte* Bucket::data(Rank index, const Shard& shard) {
@@ -53,6 +53,16 @@ std::byte* Bucket::data(Rank index, const Shard& shard) {
 
 const std::byte* Bucket::data(Rank index, const Shard& shard) const {
   return begun_ ? data_ + shard.begin : standing_in_[index].data();
+}
+
+void Bucket::keep(Rank index, const Shard& shard, std::uint32_t first_chunk) {
+  Memory& memory = standing_in_[index];
+  if (first_chunk >= shard.chunks()) return;
+  memory.resize(shard.bytes);
+  for (std::uint32_t packet = first_chunk * shard.chunk_packets; packet < shard.packets(); ++packet) {
+    const std::uint32_t place = shard.place_of(packet);
+    std::memcpy(memory.data() + place, data_ + shard.begin + place, shard.length_of(packet));
+  }
 }
 
 std::size_t Bucket::engine_bytes() const {

@@ -34,13 +34,27 @@ inline Place place_of(const Shard& shard, std::uint32_t packet) {
   return {shard.begin + shard.place_of(packet), shard.length_of(packet)};
 }
 
+/// Leaves new elements of a vector as they are.
+template <typename Value>
+struct Unwritten : std::allocator<Value> {
+  template <typename Other>
+  struct rebind {
+    using other = Unwritten<Other>;
+  };
+  template <typename Element>
+  void construct(Element*) noexcept {}
+};
+
 class Bucket {
  public:
+  /// Pages that nobody writes to cost nothing.
+  using Memory = std::vector<std::byte, Unwritten<std::byte>>;
+
   Bucket(DType dtype, std::size_t bytes, Rank shards) : dtype_(dtype), bytes_(bytes), standing_in_(shards) {}
 
   /// From now on the bucket is the caller's memory. Returns what was placed before, by shard, in the order of
   /// memory; empty: nothing.
-  std::vector<std::vector<std::byte>> begin(std::byte* data, const WideMemory& wide);
+  std::vector<Memory> begin(std::byte* data, const WideMemory& wide);
   bool begun() const { return begun_; }
   bool narrow() const { return wide_.values != nullptr; }
 
@@ -73,10 +87,8 @@ class Bucket {
   /// The caller's values become what all of the narrow data stands for.
   void widen_all() const { widen({0, bytes_}, data_); }
 
-  /// Copies a shard, for the time after detach().
-  void keep(Rank index, const Shard& shard) {
-    standing_in_[index].assign(data_ + shard.begin, data_ + shard.begin + shard.bytes);
-  }
+  /// Copies a shard from a chunk on, for the time after detach().
+  void keep(Rank index, const Shard& shard, std::uint32_t first_chunk);
   /// Lets go of the caller's memory.
   void detach() {
     begun_ = false;
@@ -93,7 +105,7 @@ class Bucket {
   bool begun_ = false;
   std::byte* data_ = nullptr;
   WideMemory wide_;
-  std::vector<std::vector<std::byte>> standing_in_;  // by shard
+  std::vector<Memory> standing_in_;  // by shard
 };
 
 }  // namespace optireduce

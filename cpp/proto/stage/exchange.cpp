@@ -58,6 +58,11 @@ void Exchange::label(OutgoingBatch& batch, PacketType type) const {
   batch.data = bucket_.data(batch.shard_index, batch.shard);
 }
 
+/// See Header.
+std::uint64_t Exchange::contribution_detail(Rank owner) const {
+  return scatter_.own_weight() | std::uint64_t{gather_.inbox(owner).whole_chunks()} << 32;
+}
+
 bool Exchange::next_decision(Time now, const std::vector<Peer>& peers, bool to_group, OutgoingBatch& batch) {
   const Decided& decided = scatter_.decided();
   const bool any =
@@ -81,7 +86,7 @@ bool Exchange::next_contribution(const std::vector<Peer>& peers, std::vector<boo
     }
     for (std::uint32_t i = 0; bucket_.narrow() && i < batch.packets; ++i)
       bucket_.round(place_of(batch.shard, batch.first_packet + i));
-    batch.detail = scatter_.own_weight();
+    batch.detail = contribution_detail(turn_);
     batch.shard_index = schedule_.shard_of(turn_);
     batch.to.assign(1, to);
     label(batch, PacketType::Contribution);
@@ -106,13 +111,14 @@ bool Exchange::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   const bool decision = repair.type == PacketType::Decision;
   const Rank owner = schedule_.owner_of(repair.shard);
   if (!keeps(owner) || (!decision && owner != setup_.place_of(repair.to))) return false;
+  if (owner == setup_.me && repair.chunk < kept_from_) return false;
   const auto first_bit = static_cast<std::uint32_t>(std::countr_zero(repair.packets));
   const auto run = static_cast<std::uint32_t>(std::countr_one(repair.packets >> first_bit));
   batch.shard = gather_.shard(owner);
   batch.shard_index = repair.shard;
   batch.first_packet = repair.chunk * batch.shard.chunk_packets + first_bit;
   batch.packets = decision ? details(owner).equal_run(batch.first_packet, run) : run;
-  batch.detail = decision ? details(owner).detail(batch.first_packet) : scatter_.own_weight();
+  batch.detail = decision ? details(owner).detail(batch.first_packet) : contribution_detail(owner);
   batch.flags = kFlagResent;
   batch.group = false;
   batch.to.assign(1, repair.to);
@@ -140,11 +146,14 @@ bool Exchange::holds_back(PacketType type, Rank rank) const {
 
 // ---- Memory after the end
 
-void Exchange::detach(bool others, const std::vector<Rank>& orphans) {
+void Exchange::detach(bool whole, bool others, const std::vector<Rank>& orphans) {
   if (!bucket_.begun()) return;
+  if (setup_.serves() && !whole) kept_from_ = gather_.first_unreceived_chunk();
   for (Rank owner = 0; setup_.gathers && owner < setup_.places(); ++owner) {
     const bool orphan = std::find(orphans.begin(), orphans.end(), setup_.members[owner]) != orphans.end();
-    if (owner == setup_.me || others || orphan) bucket_.keep(gather_.index(owner), gather_.shard(owner));
+    const std::uint32_t first = owner == setup_.me ? kept_from_ : 0;
+    if (owner == setup_.me || others || orphan)
+      bucket_.keep(gather_.index(owner), gather_.shard(owner), first);
   }
   bucket_.detach();
 }

@@ -58,15 +58,17 @@ class Exchange {
 
   // ---- Memory after the end
 
-  /// The caller's memory is about to change: copies our shard, and those that somebody may have to pass on.
-  /// `orphans`: owners that were removed. `others`: the shards of all other owners.
-  void detach(bool others, const std::vector<Rank>& orphans);
+  /// The caller's memory is about to change: copies what a member may lack of our shard, and shards that
+  /// somebody may have to pass on. `whole`: all of our shard, as a rank may return that has nothing of it.
+  /// `others`: the shards of all other owners. `orphans`: owners that were removed.
+  void detach(bool whole, bool others, const std::vector<Rank>& orphans);
   /// Whether we could send that owner's packets, as far as they are held; they are gone otherwise.
   bool keeps(Rank owner) const;
   bool keeps_own() const { return !setup_.serves() || keeps(setup_.me); }
 
  private:
   void label(OutgoingBatch& batch, PacketType type) const;
+  std::uint64_t contribution_detail(Rank owner) const;
 
   OperationSetup setup_;
   Schedule schedule_;
@@ -74,6 +76,7 @@ class Exchange {
   ReduceScatter scatter_;
   AllGather gather_;
   Rank turn_;
+  std::uint32_t kept_from_ = 0;  // chunk of our shard
 };
 
 }  // namespace optireduce

@@ -25,6 +25,8 @@ class Inbox {
   std::uint64_t received(std::uint32_t chunk) const {
     return chunk < received_.size() ? received_[chunk] : 0;  // a flow that brings nothing has no chunks
   }
+  /// Chunks from the start of the shard that have no hole.
+  std::uint32_t whole_chunks() const { return first_hole_; }
   std::uint32_t missing_packets() const { return missing_packets_; }
   /// Calls visit(packet of the shard) for every packet that is missing.
   template <typename Visit>

@@ -80,9 +80,11 @@ struct Header {
   std::uint16_t view = 0;       // low bits of the sender's view number
   Scope scope = Scope::All;
   std::uint8_t flags = 0;
-  std::uint8_t oldest = 0;   // age of the sender's oldest residual in steps, 0: it has none
-  std::uint8_t incast = 0;   // how many senders at once the sender of this packet takes (0: any number)
-  std::uint64_t detail = 0;  // Contribution: its weight. Decision: a bit for each rank that is included
+  std::uint8_t oldest = 0;  // age of the sender's oldest residual in steps, 0: it has none
+  std::uint8_t incast = 0;  // how many senders at once the sender of this packet takes (0: any number)
+  // Decision: a bit for each rank that is included. Contribution: its weight, and in the upper half how many
+  // chunks of its owner's decisions the sender has from the first on: the owner need not keep those.
+  std::uint64_t detail = 0;
 
   bool operator==(const Header&) const = default;
 };
