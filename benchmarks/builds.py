@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
 import socket
@@ -102,7 +103,9 @@ class Build:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         store = f"{lab.addresses[0] if lab else '127.0.0.1'}:{port}"
+        variables = os.environ | {"GLOO_SOCKET_IFNAME": lab.interface if lab else "lo"}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        pipes["env"] = variables
         self._ranks = []
         for rank in range(ranks):
             command = [python, __file__, "--rank", str(rank), str(ranks), store]
