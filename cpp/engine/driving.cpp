@@ -139,6 +139,8 @@ void Engine::sleep(Lock& lock, Driver role, Time limit) {
   if (role == Driver::Background) background_sleeps_until_ = std::nullopt;
   if (driver_ == role) clock_.awake();
   handle_events(std::span(events.data(), count));
+  // A waiter that has gone to sleep meanwhile knows nothing of what these packets ended.
+  if (role == Driver::Background && driver_ == Driver::Waiter && count > 0) links_.wake();
 }
 
 /// The engine's own thread knows only the timers that there were when it went to sleep. Where nobody else

@@ -192,6 +192,7 @@ State describe(const Membership& membership, const Journal& journal, const Propo
   for (const auto& [rank, request] : propose.joiners) {
     state.verdicts.emplace_back(rank, judge(membership, journal, rank, request));
   }
+  if (state.adopted) return state;  // it is proposed again as it is, and says what is held
   std::uint64_t first = least_completed(membership, journal, propose);
   if (state.reach_end > kMostOperations) first = std::max(first, state.reach_end - kMostOperations);
   for (std::uint64_t operation = first; operation < state.reach_end; ++operation) {

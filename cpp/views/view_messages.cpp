@@ -35,9 +35,9 @@ bool make_body(ViewMessage::Body& body, std::size_t type, std::index_sequence<Pl
 
 std::vector<std::byte> encode(const ViewMessage& message) {
   Writer out;
-  out.all(static_cast<std::uint8_t>(message.body.index()), message.incarnation, message.view);
+  out.all(static_cast<std::uint8_t>(message.body.index()), message.incarnation, message.view,
+          message.completed);
   std::visit([&](const auto& body) { out.all(body); }, message.body);
-  out.all(message.completed);
   return out.take();
 }
 
@@ -46,11 +46,10 @@ std::optional<ViewMessage> decode_view_message(std::span<const std::byte> encode
   Reader in(encoded, size);
   ViewMessage message;
   std::uint8_t type = 0;
-  in.all(type, message.incarnation, message.view);
+  in.all(type, message.incarnation, message.view, message.completed);
   constexpr auto kPlaces = std::make_index_sequence<std::variant_size_v<ViewMessage::Body>>();
   if (!make_body(message.body, type, kPlaces)) return std::nullopt;
   std::visit([&](auto& body) { in.all(body); }, message.body);
-  in.all(message.completed);
   if (!in.ok() || !in.rest().empty()) return std::nullopt;
   return message;
 }
@@ -74,11 +73,14 @@ std::vector<std::vector<std::byte>> cut_view_message(std::span<const std::byte> 
 
 std::vector<std::vector<std::byte>> PieceCutter::cut(const ViewMessage& message, std::size_t piece_bytes) {
   const std::vector<std::byte> bytes = encode(message);
-  // All but the number of completed operations, which comes last and may rise from repeat to repeat.
-  const std::string_view same(reinterpret_cast<const char*>(bytes.data()),
-                              bytes.size() - sizeof(message.completed));
-  const std::size_t hash = std::hash<std::string_view>()(same);
   if (bytes.size() + kPieceHeader > piece_bytes) {
+    // All but the number of completed operations, which may rise from repeat to repeat: it is whole in the
+    // first piece.
+    ViewMessage same = message;
+    same.completed = 0;
+    const std::vector<std::byte> text = encode(same);
+    const std::size_t hash =
+        std::hash<std::string_view>()({reinterpret_cast<const char*>(text.data()), text.size()});
     const bool repeated = hash == std::exchange(last_, hash);
     repeats_ = repeated ? repeats_ + 1 : 0;
     sequence_ += repeated ? 0 : 1;

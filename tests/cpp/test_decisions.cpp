@@ -52,6 +52,22 @@ TEST(a_late_rank_is_excluded_and_its_contribution_comes_later) {
   CHECK_EQ(run.why_not_conserved(), std::string());
 }
 
+TEST(a_deadline_counts_from_the_owner_s_own_beginning_too) {
+  // One shard: after the owner has begun no packet tells it to look at the time.
+  constexpr std::size_t kLate[] = {49, 56, 63};  // each rank owns the shard of one of them
+  Training training{.steps = 70, .buckets = {100}};
+  training.compute.assign(3, std::vector<Duration>(70, Duration::millis(1)));
+  for (std::size_t step : kLate) training.compute[2][step] = Duration::millis(1000);
+  Run run(network_of(3), training);
+  CHECK(run.run());
+  for (std::size_t step : kLate) {
+    for (Rank rank : {Rank{0}, Rank{1}})
+      CHECK(run.result().reports[step][rank]->elapsed < Duration::millis(500));
+  }
+  CHECK_EQ(run.why_different(), std::string());
+  CHECK_EQ(run.why_not_conserved(), std::string());
+}
+
 TEST(loss_changes_nothing) {
   sim::SimOptions options = network_of(4);
   options.link.loss = 0.03;

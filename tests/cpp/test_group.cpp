@@ -296,6 +296,9 @@ TEST(a_refused_call_takes_no_number_and_changes_nothing) {
   Call gather = Ranks::with(exact(ReduceOp::Gather), values);
   gather.descriptor.elements = kElements - 1;  // not a part for each of three ranks
   CHECK(refused(gather));
+  Call late = Ranks::with(bounded(3), values);
+  late.descriptor.op = ReduceOp::Gather;  // of what is not there nothing can be sent
+  CHECK(refused(late));
   Call nameless = Ranks::with(bounded(3), values);
   nameless.stream = 0;
   CHECK(refused(nameless));

@@ -91,7 +91,11 @@ TEST(every_type_dtype_and_reduction_survives_the_wire) {
         Header header = sample_header(static_cast<PacketType>(type));
         for (const bool bounded : {false, true}) {
           header.descriptor = {1, dtype, op, bounded};
-          CHECK(received(packet_of(header)) == header);
+          if (bounded && op == ReduceOp::Gather) {
+            CHECK(!received(packet_of(header)));
+          } else {
+            CHECK(received(packet_of(header)) == header);
+          }
         }
       }
     }

@@ -85,7 +85,7 @@ class Script {
     descriptor.elements = input_.take<std::uint16_t>() % most;
     const std::uint8_t how = input_.byte();
     descriptor.op = static_cast<ReduceOp>(how % 3);
-    descriptor.bounded = (how & 4) != 0;
+    descriptor.bounded = (how & 4) != 0 && descriptor.op != ReduceOp::Gather;
     if (descriptor.op == ReduceOp::Gather) descriptor.elements -= descriptor.elements % config_.size;
     Call call{.descriptor = descriptor};
     call.timeout = Duration::millis(200 + 8 * input_.byte());

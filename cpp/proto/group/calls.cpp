@@ -22,6 +22,8 @@ void Calls::check(const Call& call) const {
       (what.op == ReduceOp::Gather || !can_stand_for(what.dtype, what.elements, wide.count)))
     throw std::invalid_argument(describe(what) + " cannot stand for " + std::to_string(wide.count) +
                                 " float32");
+  if (what.bounded && what.op == ReduceOp::Gather)
+    throw std::invalid_argument(describe(what) + " is bounded: only sums and means have deadlines");
   if (what.bounded && core_.config.delivery == Delivery::Carry && call.stream == 0)
     throw std::invalid_argument("stream is 0: a bounded call needs one, under which its residuals are kept");
 }
@@ -75,8 +77,11 @@ void Calls::begin(Time now, LocalCall call) {
   call.contributes = members_.membership.serves(core_.config.rank, call.number);
   round_for_grid(*operation, call);
   begin_operation(now, *operation, call);
-  if (core_.best_effort.begin(*operation, core_.operations.bytes_before(call.number)))
+  if (core_.best_effort.begin(*operation, core_.operations.bytes_before(call.number))) {
     check_best_effort(now, *operation);
+  } else {
+    check_shard(now, call.number);  // deadlines may count from our beginning
+  }
   if (core_.operations.find_open(call.number, scope) != operation) return;  // its time was over at once
   advance(now, *operation);
 }

@@ -178,7 +178,6 @@ bool Receiver::has_room(const Operation& operation, const ReceivedRun& run) cons
 }
 
 void Receiver::deliver(Time now, Operation& operation, const ReceivedRun& run) {
-  const std::uint64_t number = operation.number();
   const std::uint32_t fresh = run.header.type == PacketType::Contribution
                                   ? deliver_contribution(now, operation, run)
                                   : deliver_decision(now, operation, run);
@@ -187,9 +186,13 @@ void Receiver::deliver(Time now, Operation& operation, const ReceivedRun& run) {
     operation.repaired_bytes += fresh;
     core_.stats.repaired_bytes += fresh;
   }
-  // Each of these may end the operation, after which it need not exist any more.
-  if (operation.descriptor().bounded) calls_.check_shard(now, number);
-  if (Operation* open = core_.operations.find_open(number, run.header.scope)) calls_.advance(now, *open);
+  go_on(now, operation.number(), run.header.scope);
+}
+
+/// Each of these may end the operation, after which it need not exist any more.
+void Receiver::go_on(Time now, std::uint64_t number, Scope scope) {
+  calls_.check_shard(now, number);
+  if (Operation* open = core_.operations.find_open(number, scope)) calls_.advance(now, *open);
 }
 
 std::uint32_t Receiver::deliver_contribution(Time now, Operation& operation, const ReceivedRun& run) {
@@ -262,7 +265,7 @@ void Receiver::handle_abstention(Time now, const ReceivedRun& run) {
   Operation* const operation = core_.operations.find_open(run.operation, run.header.scope);
   if (operation == nullptr || !members_.may_accept(*operation, run)) return;  // it is asked for again
   operation->note_abstention(now, run.header.sender);
-  calls_.advance(now, *operation);
+  go_on(now, run.operation, run.header.scope);
 }
 
 }  // namespace optireduce

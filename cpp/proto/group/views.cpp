@@ -80,6 +80,7 @@ void Views::rejoin(Time now, const View& view) {
     calls_.begin_operation(now, operation, call);
   }
   fail_lost_exact(now, view);
+  for (const LocalCall& call : begun) calls_.check_shard(now, call.number);
 }
 
 bool Views::ends_at_once(Time now, std::uint64_t number) {

@@ -56,7 +56,10 @@ struct Descriptor {
   std::uint8_t zero = 0;  // always: fills the last of its 8 bytes in a header
 
   bool operator==(const Descriptor&) const = default;
-  bool is_known() const { return dtype <= DType::Last && op <= ReduceOp::Last && zero == 0; }
+  /// A gather has no sum that could lack somebody.
+  bool is_known() const {
+    return dtype <= DType::Last && op <= ReduceOp::Last && zero == 0 && !(bounded && op == ReduceOp::Gather);
+  }
   static void fields(auto& codec, auto& descriptor) {
     codec.all(descriptor.elements, descriptor.dtype, descriptor.op, descriptor.bounded);
   }
