@@ -12,7 +12,7 @@ from optireduce.cli import main
 from optireduce.cli.demo import command
 from optireduce.cli.errors import CommandFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 def run(out: Path, *options: str) -> int:

@@ -16,7 +16,7 @@ import pytest
 from optireduce.cli.errors import CommandFailed
 from optireduce.cli.ranks import LocalRanks, Seat
 
-pytestmark = pytest.mark.timeout(60)
+LIMIT_SECONDS = 120.0
 
 
 def greet(seat: Seat, greeting: str) -> None:
@@ -57,7 +57,7 @@ def wait_forever(seat: Seat) -> None:
 
 def test_every_rank_can_report() -> None:
     with LocalRanks(greet, 3, ("hello",)) as ranks:
-        assert sorted(ranks.messages(30)) == [("hello", rank, 3) for rank in range(3)]
+        assert sorted(ranks.messages(LIMIT_SECONDS)) == [("hello", rank, 3) for rank in range(3)]
 
 
 def test_an_exception_is_reported_in_one_line_with_its_rank() -> None:
@@ -65,7 +65,7 @@ def test_an_exception_is_reported_in_one_line_with_its_rank() -> None:
         LocalRanks(fail_on_one, 2, ()) as ranks,
         pytest.raises(CommandFailed, match=r"^rank 1 failed: ValueError: no luck$"),
     ):
-        list(ranks.messages(30))
+        list(ranks.messages(LIMIT_SECONDS))
     assert not any(process.is_alive() for process in ranks.processes)
 
 
@@ -74,7 +74,7 @@ def test_a_killed_rank_does_not_hang_the_others() -> None:
         LocalRanks(die_on_one, 2, ()) as ranks,
         pytest.raises(CommandFailed, match="rank 1 was killed by SIGKILL"),
     ):
-        list(ranks.messages(30))
+        list(ranks.messages(LIMIT_SECONDS))
     assert not any(process.is_alive() for process in ranks.processes)
 
 
@@ -83,23 +83,26 @@ def test_an_exit_code_is_a_failure() -> None:
         LocalRanks(exit_on_one, 2, ()) as ranks,
         pytest.raises(CommandFailed, match="rank 1 exited with code 3"),
     ):
-        list(ranks.messages(30))
+        list(ranks.messages(LIMIT_SECONDS))
 
 
-def test_the_rank_that_died_is_blamed_not_the_one_that_noticed(tmp_path: Path) -> None:
+def test_the_rank_that_died_is_blamed_not_the_one_that_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optireduce.cli.ranks._ROOT_CAUSE_SECONDS", LIMIT_SECONDS)
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
     with (
         LocalRanks(complain_about_the_dead, 2, (fifo,)) as ranks,
         pytest.raises(CommandFailed, match="rank 1 was killed"),
     ):
-        list(ranks.messages(30))
+        list(ranks.messages(LIMIT_SECONDS))
 
 
 def test_silence_ends_the_run_even_when_ranks_ignore_termination(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optireduce.cli.ranks._STOP_SECONDS", 0.2)
     with LocalRanks(wait_forever, 2, ()) as ranks:
-        received = ranks.messages(30)
+        received = ranks.messages(LIMIT_SECONDS)
         assert [next(received), next(received)] == ["ready", "ready"]
         with pytest.raises(CommandFailed, match=r"ranks \[0, 1\] reported nothing"):
             list(ranks.messages(0.1))
@@ -113,7 +116,7 @@ from test_cli_ranks import tell_pid_and_wait
 from optireduce.cli.ranks import LocalRanks
 if __name__ == "__main__":
     with LocalRanks(tell_pid_and_wait, 2, ()) as ranks:
-        for pid in ranks.messages(60):
+        for pid in ranks.messages(120):
             print(pid, flush=True)
 """
 
@@ -135,7 +138,7 @@ def test_ranks_end_when_the_command_is_killed(tmp_path: Path) -> None:
         ranks = [os.pidfd_open(int(command.stdout.readline())) for _ in range(2)]
         command.kill()
     ended = [
-        bool(select.select([rank], [], [], 20)[0]) for rank in ranks
+        bool(select.select([rank], [], [], LIMIT_SECONDS)[0]) for rank in ranks
     ]  # a pidfd is readable after the end
     for rank in ranks:
         with contextlib.suppress(ProcessLookupError):

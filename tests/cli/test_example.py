@@ -24,7 +24,6 @@ installed = pytest.mark.skipif(
 )
 
 
-@pytest.mark.timeout(90)
 @needs_core
 @pytest.mark.parametrize(
     "options", [["--backend", "gloo", "--hook"], pytest.param(["--backend", "optireduce"], marks=installed)]
@@ -36,7 +35,7 @@ def test_example(options: list[str]) -> None:
         [*launcher, str(EXAMPLE), "--epochs", "2", *options],
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=300,
         env=environment,
     )
     assert finished.returncode == 0, finished.stderr

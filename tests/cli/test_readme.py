@@ -36,7 +36,6 @@ def environment() -> dict[str, str]:
 
 
 @needs_core
-@pytest.mark.timeout(90)
 def test_the_training_loop(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAMS[0])
     command = re.findall(r"`(torchrun [^`]*)`", README)[0]
@@ -46,7 +45,7 @@ def test_the_training_loop(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env=environment(),
-        timeout=80,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("StepReport(step=99") == 2
@@ -61,7 +60,7 @@ def test_the_program_without_torch(tmp_path: Path) -> None:
     (tmp_path / "mean.py").write_text(program.replace("29600", str(port)))
     script = next(script for script in SCRIPTS if "mean.py" in script).removeprefix("$ ")
     done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=60
+        ["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=300
     )
     assert sorted(line.split()[:2] for line in done.stdout.splitlines()) == [["0", "0.5"], ["1", "0.5"]], (
         done.stderr

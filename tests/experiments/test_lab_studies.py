@@ -19,7 +19,6 @@ IN_THE_LAB = [name for name, study in STUDIES.items() if study.needs_lab]
 
 @pytest.mark.root
 @pytest.mark.slow
-@pytest.mark.timeout(170)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces")
 @pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
 @pytest.mark.parametrize("name", IN_THE_LAB)

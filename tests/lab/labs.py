@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 MISSING = [tool for tool in ("ip", "bridge", "tc", "iptables") if shutil.which(tool) is None]
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 120.0
 
 
 def needs_a_lab(test: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ from optireduce.trials.soak.plan import SoakPlan
 
 @needs_a_lab
 def test_a_flood_changes_no_value_and_reaches_no_engine() -> None:
-    plan = SoakPlan(hosts=3, seconds=26.0, size=240_000, least_chapter_seconds=13.0)
+    plan = SoakPlan(hosts=3, seconds=38.0, size=240_000, least_chapter_seconds=19.0)  # two floods
     with Lab(hosts=plan.hosts, rate=None, offload=False) as lab:
         outcome = run_flood(lab, plan, packets_per_second=100_000)
     assert outcome.refused > 1_000

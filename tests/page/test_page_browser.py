@@ -24,10 +24,7 @@ from optireduce.page.run_sections import run_sections
 from optireduce.page.runs import read_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
@@ -85,7 +82,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browse(tmp_path: Path, *arguments: str) -> str:
     assert BROWSER is not None
     command = (BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *arguments)
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=150).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=500).stdout
 
 
 def measure(page: Path, tmp_path: Path, width: int) -> Layout:

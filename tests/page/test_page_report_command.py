@@ -16,7 +16,6 @@ from optireduce.cli.report import progress
 from optireduce.cli.report.command import report
 from optireduce.cli.report.inputs import parse_inputs
 
-pytestmark = pytest.mark.timeout(60)
 APP = typer.Typer()
 APP.command()(report)
 

@@ -20,8 +20,10 @@ from typing import Any
 from optireduce import Communicator, Config, Report
 from optireduce.dtypes import DTYPES, OPS
 
-LIMIT_SECONDS = 100.0
-LOOPBACK = Config(interface="lo", timeout_seconds=30.0, linger_seconds=0.5)
+# Limits end what hangs; none of them is short enough for a slow machine to meet it.
+LIMIT_SECONDS = 200.0
+# A rank that is through answers the others until they are, however late: a shorter linger would fail them.
+LOOPBACK = Config(interface="lo", timeout_seconds=120.0, linger_seconds=30.0)
 
 
 class MemoryStore:
@@ -135,8 +137,9 @@ class ProcessPool:
         """
         while len(self._workers) < size:
             self._workers.append(self._worker())
+        self._prepare(size, function)
         for rank in range(size):
-            self._workers[rank][1].send((function, (rank, size, *args)))
+            self._workers[rank][1].send((rank, size, *args))
         deadline = time.monotonic() + LIMIT_SECONDS
         answers = [
             self._end(rank, deadline) if rank in dying else self._answer(rank, deadline)
@@ -163,6 +166,22 @@ class ProcessPool:
         process.start()
         theirs.close()  # or its end would not be noticed
         return process, ours
+
+    def _prepare(self, size: int, function: Callable[..., Any]) -> None:
+        """Return when every rank has imported what it needs: a new process takes seconds longer than the
+        others, which is for no test's own timeouts to bear."""
+        for _, connection in self._workers[:size]:
+            connection.send(function)
+        deadline = time.monotonic() + LIMIT_SECONDS
+        failed = [
+            f"rank {rank}: {text}"
+            for rank in range(size)
+            for good, text in [self._answer(rank, deadline)]
+            if not good
+        ]
+        if failed:
+            self.close()
+            raise AssertionError("\n".join(failed))
 
     def _end(self, rank: int, deadline: float) -> tuple[bool, Any]:
         process, connection = self._workers[rank]
@@ -207,7 +226,9 @@ def _serve_calls(connection: Any) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):
         while True:
-            function, args = connection.recv()
+            function = connection.recv()
+            connection.send((True, None))
+            args = connection.recv()
             try:
                 connection.send((True, function(*args)))
             except BaseException:

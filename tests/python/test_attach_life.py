@@ -6,7 +6,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,14 +18,13 @@ import optireduce
 
 OnRanks = Callable[..., list[Any]]
 WIDTH = 64
-QUIET = replace(CONFIG, linger_seconds=0.5)
 
 
 def trained(with_optimizer: bool, close: bool) -> list[weakref.ref[Any]]:
     """What would stay if something held on to it."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = optireduce.attach(model, QUIET, optimizer=optimizer if with_optimizer else None)
+    session = optireduce.attach(model, CONFIG, optimizer=optimizer if with_optimizer else None)
     for _ in range(3):
         model(torch.randn(4, WIDTH)).sum().backward()
         optimizer.step()
@@ -46,9 +44,9 @@ def forgotten(rank: int, size: int, directory: str, with_optimizer: bool, close:
         trained(with_optimizer, close)  # torch has threads of its own from the first one on
         before = held()
         names = trained(with_optimizer, close)
-        limit = time.monotonic() + 10  # the thread that completes futures lets go a moment later
+        limit = time.monotonic() + 60  # the thread that completes futures lets go a moment later
         while (held() > before or any(name() for name in names)) and time.monotonic() < limit:
-            os.sched_yield()
+            time.sleep(0.01)
         return before, held(), [name() is not None for name in names]
 
 
@@ -64,7 +62,7 @@ def test_a_model_that_is_forgotten_leaves_nothing_behind(
 
 def outlives_its_model(rank: int, size: int, directory: str) -> str:
     with process_group("gloo", rank, size, directory):
-        session = optireduce.attach(DistributedDataParallel(nn.Linear(WIDTH, WIDTH)), QUIET)
+        session = optireduce.attach(DistributedDataParallel(nn.Linear(WIDTH, WIDTH)), CONFIG)
         with pytest.raises(optireduce.ClosedError) as raised:
             session.flush()
         session.close()

@@ -221,7 +221,7 @@ def test_groups_and_making_them_again(on_ranks: OnRanks) -> None:
 
 
 def faults(rank: int, size: int, directory: str) -> None:
-    with process_group("optireduce", rank, size, directory, label="mismatch", timeout=20.0):
+    with process_group("optireduce", rank, size, directory, label="mismatch"):
         for use_future in (False, True):
             work = dist.all_reduce(torch.ones(10 + rank), async_op=True)
             with pytest.raises(RuntimeError, match=r"10.*11|11.*10") as caught:
@@ -231,7 +231,7 @@ def faults(rank: int, size: int, directory: str) -> None:
                 assert isinstance(caught.value, dist.DistBackendError)
             assert not work.is_success()
             assert isinstance(work.exception(), optireduce.MismatchError)
-    with process_group("optireduce", rank, size, directory, label="timeout", timeout=30.0) as group:
+    with process_group("optireduce", rank, size, directory, label="timeout") as group:
         dist.barrier()
         if rank == 0:
             options = dist.AllreduceOptions()
@@ -243,7 +243,7 @@ def faults(rank: int, size: int, directory: str) -> None:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
             with pytest.raises(optireduce.OperationTimeout):
                 dist.all_reduce(torch.ones(10))
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=30))
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=120))
         dist.barrier()
     with process_group("optireduce", rank, size, directory, label="closed") as group:
         dist.barrier()

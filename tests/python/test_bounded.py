@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ranks import LOOPBACK, ProcessPool, free_port, group_results
+from ranks import LIMIT_SECONDS, LOOPBACK, ProcessPool, free_port, group_results
 from test_communicator import contribution, rank_order
 from test_training_loops import both
 from torch import nn
@@ -28,19 +28,31 @@ RANKS, WIDTH = 4, 128
 VICTIM = RANKS - 1
 SURVIVORS = [rank for rank in range(RANKS) if rank != VICTIM]
 ELEMENTS = 256 * 1024  # a mebibyte
-CONFIG = replace(LOOPBACK, exact_silence_seconds=1.0)
+# Long enough for a live rank on a busy machine, short enough to wait for a dead one.
+CONFIG = replace(LOOPBACK, exact_silence_seconds=3.0)
+MOST_STEPS = 3_000
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def meet(directory: str, rank: int) -> None:
+    """Return when all survivors are here."""
+    (Path(directory) / f"here-{rank}").touch()
+    limit = time.monotonic() + LIMIT_SECONDS
+    while not all((Path(directory) / f"here-{other}").exists() for other in SURVIVORS):
+        assert time.monotonic() < limit, "another survivor did not come"
+        time.sleep(0.01)
+
+
 # --- Exact operations ------------------------------------------------------------------------------------
 
 
-def loop_with_a_death(rank: int, size: int, store: str) -> tuple[int, str, tuple[int, ...]]:
+def loop_with_a_death(rank: int, size: int, store: str, directory: str) -> tuple[int, str, tuple[int, ...]]:
     """The victim dies in the middle of operation 10."""
-    with Communicator(rank, size, store, replace(LOOPBACK, timeout_seconds=5.0)) as communicator:
+    config = replace(LOOPBACK, timeout_seconds=10.0, linger_seconds=0.5)  # a dead rank is never through
+    with Communicator(rank, size, store, config) as communicator:
         for number in range(20):
             handle = communicator.all_reduce_async(np.ones(ELEMENTS, np.float32))
             if (rank, number) == (VICTIM, 10):
@@ -48,14 +60,17 @@ def loop_with_a_death(rank: int, size: int, store: str) -> tuple[int, str, tuple
             try:
                 handle.wait()
             except optireduce.PeerError as error:
+                meet(directory, rank)  # or the last one would find that others have left
                 return number, type(error).__name__, error.ranks
     raise AssertionError("20 operations without a rank")
 
 
-def test_a_communicator_waits_for_a_killed_rank_until_its_timeout(process_pool: ProcessPool) -> None:
+def test_a_communicator_waits_for_a_killed_rank_until_its_timeout(
+    process_pool: ProcessPool, tmp_path: Path
+) -> None:
     """As Gloo does: it has no members to go on with."""
     store = f"127.0.0.1:{free_port()}"
-    found = process_pool.run(RANKS, loop_with_a_death, store, dying=[VICTIM])
+    found = process_pool.run(RANKS, loop_with_a_death, store, str(tmp_path), dying=[VICTIM])
     numbers = {found[rank][0] for rank in SURVIVORS}
     assert len(numbers) == 1
     assert numbers <= {10, 11}  # its contribution to the tenth may have been complete
@@ -64,7 +79,7 @@ def test_a_communicator_waits_for_a_killed_rank_until_its_timeout(process_pool: 
 
 
 def test_exact_operations_are_exact_under_loss() -> None:
-    config = replace(CONFIG, drop=0.05, impairment_seed=5, mtu=1500, linger_seconds=4.0)
+    config = replace(CONFIG, drop=0.05, impairment_seed=5, mtu=1500)
     lengths = [100_003, 1_000, 16_383]
 
     def body(communicator: Communicator) -> list[bytes]:
@@ -105,13 +120,19 @@ def take_step(rank: int, model: Any, optimizer: torch.optim.Optimizer) -> float:
     return float(loss)
 
 
+def members_of(session: optireduce.Session) -> list[int]:
+    """Of the last step; the same on all ranks that made it."""
+    return [] if session.last_step is None else list(session.last_step.members)
+
+
 def train_with_a_death(rank: int, size: int, directory: str) -> tuple[Any, ...]:
-    """The victim dies in the backward pass of step 15, with some of its gradients sent; the others do 30."""
-    with process_group("gloo", rank, size, directory, timeout=30.0):
+    """The victim dies in the backward pass of step 15, with some of its gradients sent. The others do 30, or
+    more until they are the members: on a busy machine one of them may be taken for dead too, and return."""
+    with process_group("gloo", rank, size, directory, timeout=120.0):
         model, optimizer, session, events = training()
-        losses = []
-        for step in range(30):
-            if (rank, step) == (VICTIM, 15):
+        losses: list[float] = []
+        while len(losses) < MOST_STEPS and (len(losses) < 30 or members_of(session) != SURVIVORS):
+            if (rank, len(losses)) == (VICTIM, 15):
                 model.module[0].weight.register_hook(lambda gradient: die())
             losses.append(take_step(rank, model, optimizer))
         last = session.last_step
@@ -123,43 +144,55 @@ def test_training_goes_on_without_a_rank_that_is_killed(process_pool: ProcessPoo
     found = process_pool.run(RANKS, train_with_a_death, str(tmp_path), dying=[VICTIM])
     for rank in SURVIVORS:
         losses, events, last, bits = found[rank]
-        assert (events[-1].kind, events[-1].rank) == ("removed", VICTIM)
-        assert events == found[0][1]  # with the same views
+        removals = [event for event in events if event.rank == VICTIM]
+        assert removals[-1].kind == "removed"
         assert losses[-1] < losses[14] < losses[0]
-        assert (last.step, last.members, last.view) == (29, tuple(SURVIVORS), events[-1].view)
+        assert last.members == tuple(SURVIVORS)
+        assert last.view >= removals[-1].view
+        assert (last.step, last.view) == (len(losses) - 1, found[0][2].view)
         assert bits == found[0][3]
 
 
 def exact_with_a_death(rank: int, size: int, directory: str) -> tuple[Any, ...]:
-    """The victim dies before an exact operation in the middle of training; the others do it again."""
-    with process_group("gloo", rank, size, directory, timeout=30.0):
+    """The victim dies before an exact operation in the middle of training; the others do it again, as often
+    as members change."""
+    with process_group("gloo", rank, size, directory, timeout=120.0):
         model, optimizer, session, _ = training()
         for _ in range(10):
             take_step(rank, model, optimizer)
         if rank == VICTIM:
             die()
-        metric = torch.ones(1000)
-        try:
-            session.all_reduce_async(metric, "sum").wait()
-            raise AssertionError("an exact operation without a rank")
-        except optireduce.RankLostError as error:
-            lost = error.ranks
-        metric = torch.ones(1000)
-        report = session.all_reduce_async(metric, "sum").wait()
+        lost: list[int] = []
+        while True:
+            metric = torch.ones(1000)
+            try:
+                report = session.all_reduce_async(metric, "sum").wait()
+            except optireduce.RankLostError as error:
+                lost += error.ranks
+                continue
+            assert lost, "an exact operation without a rank"
+            if list(report.members) == SURVIVORS:
+                break
         session.close()
-        return lost, set(metric.tolist()), report.members
+        return lost, set(metric.tolist())
 
 
 def test_an_exact_operation_fails_on_all_members_when_one_is_killed(
     process_pool: ProcessPool, tmp_path: Path
 ) -> None:
     found = process_pool.run(RANKS, exact_with_a_death, str(tmp_path), dying=[VICTIM])
-    assert [found[rank] for rank in SURVIVORS] == [((VICTIM,), {3.0}, tuple(SURVIVORS))] * 3
+    for rank in SURVIVORS:
+        lost, sums = found[rank]
+        assert VICTIM in lost
+        assert lost == found[0][0]
+        assert sums == {3.0}
 
 
 def train_until_too_few(rank: int, size: int, directory: str) -> tuple[str, tuple[int, ...]]:
-    with process_group("gloo", rank, size, directory, timeout=30.0):
-        model, optimizer, session, _ = training(replace(CONFIG, min_ranks=RANKS, quorum_seconds=0.2))
+    with process_group("gloo", rank, size, directory, timeout=120.0):
+        # A live rank that was taken for dead is back before the time is over.
+        config = replace(CONFIG, min_ranks=RANKS, quorum_seconds=3.0, linger_seconds=0.5)
+        model, optimizer, session, _ = training(config)
         for step in range(100):
             if (rank, step) == (VICTIM, 10):
                 die()
@@ -167,6 +200,7 @@ def train_until_too_few(rank: int, size: int, directory: str) -> tuple[str, tupl
                 take_step(rank, model, optimizer)
             except RuntimeError:
                 error = session.error
+                meet(directory, rank)  # or the last one would find that others have left
                 session.close()
                 assert error is not None
                 return type(error).__name__, getattr(error, "ranks", ())
@@ -184,31 +218,31 @@ WAKER = "import os, signal, sys, time; time.sleep(0.3); os.kill(int(sys.argv[1])
 
 def train_with_a_pause(rank: int, size: int, directory: str) -> tuple[Any, ...]:
     """The victim stops itself for 0.3 s, as a machine that stands still does. The others go on without it,
-    and then wait for it."""
-    config = replace(CONFIG, linger_seconds=10.0)
-    with process_group("gloo", rank, size, directory, timeout=30.0):
-        model, optimizer, session, events = training(config)
-        for step in range(60):
+    until it is a member again."""
+    with process_group("gloo", rank, size, directory, timeout=120.0):
+        model, optimizer, session, events = training()
+        step = 0
+        while step < MOST_STEPS and (step < 60 or members_of(session) != list(range(RANKS))):
             time.sleep(0.02)  # what a larger model would compute
             take_step(rank, model, optimizer)
             if (rank, step) == (VICTIM, 20):
                 with subprocess.Popen([sys.executable, "-c", WAKER, str(os.getpid())]):
                     os.kill(os.getpid(), signal.SIGSTOP)
+            step += 1
         session.flush(optimizer)
-        last = session.last_step
         session.close()
-        return events, last.members if last else (), both(model, optimizer)
+        return events, step, both(model, optimizer)
 
 
 def test_a_stopped_rank_is_a_member_again_with_the_same_bits(
     process_pool: ProcessPool, tmp_path: Path
 ) -> None:
     found = process_pool.run(RANKS, train_with_a_pause, str(tmp_path))
-    for events, members, bits in found:
+    for events, steps, bits in found:
         changes = [event.kind for event in events if event.rank == VICTIM]
         assert changes[::2] == ["removed"] * (len(changes) // 2)
         assert changes[1::2] == ["returned"] * (len(changes) // 2)
-        assert members == tuple(range(RANKS))
+        assert steps == found[0][1] < MOST_STEPS
         assert bits == found[0][2]
 
 
@@ -226,7 +260,7 @@ def lossy_training(rank: int, size: int, directory: str, skip_above: float) -> t
         skip_above=skip_above,
         halt_after=1_000,
     )
-    with process_group("gloo", rank, size, directory, timeout=30.0):
+    with process_group("gloo", rank, size, directory, timeout=120.0):
         model, optimizer, session, _ = training(papers)
         shares = []
         for _ in range(20):

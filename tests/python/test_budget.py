@@ -17,7 +17,7 @@ from ranks import group_results, results
 from optireduce import Budget, Communicator, ComputePolicy, Config, ConfigError, Report, gradient_buckets
 from optireduce.process_group import OptiReduceGroup
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 100.0
 
 
 def limit_after(*steps: float, **settings: Any) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -85,7 +86,7 @@ def test_many_in_flight_waited_for_in_any_order() -> None:
         arrays = [contribution(communicator.rank, n, np.float32, seed) for seed, n in enumerate(sizes)]
         handles = [communicator.all_reduce_async(array) for array in arrays]
         order = reversed(handles) if communicator.rank else handles
-        numbers = {handle.wait(30.0).operation for handle in order}
+        numbers = {handle.wait(100.0).operation for handle in order}
         assert len(numbers) == len(sizes)
         assert all(handle.done() for handle in handles)
         return [array.tobytes() for array in arrays]
@@ -225,7 +226,7 @@ def test_ipv6() -> None:
         port = probe.getsockname()[1]
 
     def body(rank: int) -> float:
-        config = Config(timeout_seconds=30.0, linger_seconds=0.5)
+        config = replace(LOOPBACK, interface="")
         with Communicator(rank, 2, f"[::1]:{port}", config) as group:
             array = np.full(50_000, rank + 1, np.float32)
             group.all_reduce(array, "sum")
@@ -267,7 +268,7 @@ def test_close_fails_what_is_in_flight() -> None:
             handle = communicator.all_reduce_async(np.ones(10, np.float32))
             communicator.close()
             with pytest.raises(ClosedError):
-                handle.wait(10.0)
+                handle.wait(100.0)
 
     group_results(2, body)
 
@@ -311,4 +312,4 @@ def test_needs_no_torch() -> None:
         "c = o.Communicator(0, 1); c.all_reduce(np.ones(3, np.float32)); c.close();"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

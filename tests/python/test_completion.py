@@ -16,7 +16,7 @@ class FakeOperation:
         self.finished = threading.Event()
 
     def wait(self) -> bool:
-        return self.finished.wait(20.0)
+        return self.finished.wait(100.0)
 
 
 def test_a_callback_that_waits_for_a_later_operation() -> None:
@@ -27,12 +27,12 @@ def test_a_callback_that_waits_for_a_later_operation() -> None:
     def wait_for_second() -> None:
         pool.submit(second, second_completed.set)
         second.finished.set()
-        if second_completed.wait(20.0):
+        if second_completed.wait(100.0):
             first_completed.set()
 
     pool.submit(first, wait_for_second)
     first.finished.set()
-    assert first_completed.wait(20.0)
+    assert first_completed.wait(100.0)
     pool.stop()
 
 
@@ -44,13 +44,13 @@ def test_all_blocked_at_once() -> None:
     returned[10].set()
 
     def callback(index: int) -> None:
-        assert returned[index + 1].wait(20.0)
+        assert returned[index + 1].wait(100.0)
         returned[index].set()
 
     for index, operation in enumerate(operations):
         pool.submit(operation, lambda index=index: callback(index))
         operation.finished.set()
-    assert returned[0].wait(20.0)
+    assert returned[0].wait(100.0)
     pool.stop()
 
 
@@ -64,7 +64,7 @@ def test_completes_in_order_and_stops() -> None:
         pool.submit(
             operation, lambda index=index: seen.append(index) or (done.set() if index == 49 else None)
         )
-    assert done.wait(20.0)
+    assert done.wait(100.0)
     pool.stop()
     assert sorted(seen) == list(range(50))
     assert not any(thread.is_alive() for thread in pool._threads)
@@ -82,7 +82,7 @@ def test_an_operation_whose_wait_fails_does_not_stop_the_others() -> None:
     seen = threading.Event()
     pool.submit(Broken(), lambda: None)
     pool.submit(good, seen.set)
-    assert seen.wait(20.0)
+    assert seen.wait(100.0)
     pool.stop()
 
 
@@ -104,13 +104,13 @@ def test_stops_all_threads_while_an_operation_is_waited_for() -> None:
     condition = pool._changed = WatchedCondition()
     first, second = FakeOperation(), FakeOperation()
     first_is_led, second_is_led = threading.Event(), threading.Event()
-    first.wait = lambda: first_is_led.set() or first.finished.wait(20.0)  # type: ignore[method-assign]
-    second.wait = lambda: second_is_led.set() or condition.waits_again.wait(20.0)  # type: ignore[method-assign]
-    pool.submit(first, lambda: second_is_led.wait(20.0))
-    assert first_is_led.wait(20.0)  # or the second operation would find a thread that is idle too early
+    first.wait = lambda: first_is_led.set() or first.finished.wait(100.0)  # type: ignore[method-assign]
+    second.wait = lambda: second_is_led.set() or condition.waits_again.wait(100.0)  # type: ignore[method-assign]
+    pool.submit(first, lambda: second_is_led.wait(100.0))
+    assert first_is_led.wait(100.0)  # or the second operation would find a thread that is idle too early
     first.finished.set()
     pool.submit(second, lambda: None)
-    assert condition.waits.wait(20.0)
+    assert condition.waits.wait(100.0)
     pool.stop()
     assert condition.waits_again.is_set()
     assert not any(thread.is_alive() for thread in pool._threads)

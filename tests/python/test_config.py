@@ -181,7 +181,7 @@ def test_ranks_that_disagree_do_not_form_a_group(field: str, value: Any, usual: 
 
     def join(rank: int) -> None:
         own = {field: value} if rank == 2 else {}
-        Communicator(rank, 3, store, Config(interface="lo", timeout_seconds=20.0, **own))
+        Communicator(rank, 3, store, Config(interface="lo", timeout_seconds=120.0, **own))
 
     for error in outcomes(3, join):
         assert isinstance(error, ConnectError)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import LOOPBACK, MemoryStore, group_outcomes, outcomes
+from ranks import LIMIT_SECONDS, LOOPBACK, MemoryStore, group_outcomes, outcomes
 
 from optireduce import Communicator, ConnectError, MismatchError, OperationTimeout, PeerLeftError
 
@@ -20,29 +20,31 @@ from optireduce import Communicator, ConnectError, MismatchError, OperationTimeo
     [("size", ("1000", "1001")), ("dtype", ("float32", "float16")), ("op", ("sum", "mean"))],
 )
 def test_mismatch_is_told_to_every_rank(kind: str, values: tuple[str, str]) -> None:
-    config = replace(LOOPBACK, timeout_seconds=10.0)
-
     def body(communicator: Communicator) -> Any:
         odd = communicator.rank == 1
         array = np.ones(
             1_001 if odd and kind == "size" else 1_000, np.float16 if odd and kind == "dtype" else np.float32
         )
-        return communicator.all_reduce(array, "mean" if odd and kind == "op" else "sum")
+        try:
+            return communicator.all_reduce(array, "mean" if odd and kind == "op" else "sum")
+        finally:
+            everybody_heard.wait(LIMIT_SECONDS)  # or the last one would find that the others have left
 
-    for rank, error in enumerate(group_outcomes(3, body, config)):
+    everybody_heard = threading.Barrier(3)
+    for rank, error in enumerate(group_outcomes(3, body)):
         assert isinstance(error, MismatchError), (rank, error)
         assert all(value in str(error) for value in values), (rank, str(error))
         assert error.ranks
 
 
 def test_missing_rank_times_out_and_is_named() -> None:
-    config = replace(LOOPBACK, timeout_seconds=1.0)
+    config = replace(LOOPBACK, timeout_seconds=3.0)  # ranks begin less than so far apart
 
     others_failed = [threading.Event(), threading.Event()]
 
     def body(communicator: Communicator) -> Any:
         if communicator.rank == 2:
-            return [failed.wait(30.0) for failed in others_failed]
+            return [failed.wait(LIMIT_SECONDS) for failed in others_failed]
         try:
             return communicator.all_reduce(np.ones(1_000, np.float32))
         finally:
@@ -59,8 +61,12 @@ def test_rank_that_leaves_is_named_without_waiting_for_the_timeout() -> None:
     def body(communicator: Communicator) -> Any:
         if communicator.rank == 2:
             return None
-        return communicator.all_reduce(np.ones(1_000, np.float32))
+        try:
+            return communicator.all_reduce(np.ones(1_000, np.float32))
+        finally:
+            others_failed.wait(LIMIT_SECONDS)  # or the second one would find that two have left
 
+    others_failed = threading.Barrier(2)
     found = group_outcomes(3, body, replace(LOOPBACK, timeout_seconds=1_000.0))
     for error in found[:2]:
         assert isinstance(error, PeerLeftError), error
@@ -91,7 +97,7 @@ def test_unreachable_port_is_named_on_every_rank() -> None:
 
 def test_rank_that_never_comes_is_named() -> None:
     store = MemoryStore()
-    config = replace(LOOPBACK, timeout_seconds=0.3)
+    config = replace(LOOPBACK, timeout_seconds=3.0)  # the two begin less than so far apart
     for error in outcomes(2, lambda rank: Communicator(rank, 3, store, config)):
         assert isinstance(error, ConnectError), error
         assert error.ranks == (2,)

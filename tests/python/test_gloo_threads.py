@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,17 +19,23 @@ def _no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_thread_of_gloo_that_still_runs_is_waited_for() -> None:
-    begun, ended = threading.Event(), threading.Event()
+    named, ended = threading.Event(), threading.Event()
 
     def work() -> None:
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("pt_gloo_runloop")
-        begun.set()
-        hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)  # without the interpreter's lock
+        named.set()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # without the interpreter's lock
         ended.set()
+
+    def ticks() -> int:
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[11])
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert begun.wait(10)
+    assert named.wait(100)
+    while ticks() < 2:
+        time.sleep(1e-3)  # until it computes: while it waits for the lock it does not run
     let_them_rest()
     assert ended.is_set()
     thread.join(10)

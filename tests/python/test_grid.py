@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from ranks import MemoryStore, group_outcomes, group_results, narrow_mean, outcomes
+from ranks import LOOPBACK, MemoryStore, group_outcomes, group_results, narrow_mean, outcomes
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import process_group
 
@@ -27,14 +28,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def grid(groups: int, **settings: Any) -> Config:
-    return Config(
-        interface="lo",
-        timeout_seconds=30.0,
-        linger_seconds=0.5,
-        groups=groups,
-        warmup_operations=3,
-        **settings,
-    )
+    return replace(LOOPBACK, groups=groups, warmup_operations=3, **settings)
 
 
 def alone(size: int) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import lifecycle_scripts as scripts
 import pytest
 
-LIMIT_SECONDS = 90.0
+LIMIT_SECONDS = 300.0
 
 
 def start(code: str, *args: str) -> subprocess.Popen[str]:

@@ -125,7 +125,7 @@ def test_a_callback_may_start_operations(monkeypatch: pytest.MonkeyPatch) -> Non
     engine.new_events = [REMOVED]
     done = threading.Thread(target=reduce_once, args=(communicator,), daemon=True)
     done.start()
-    done.join(20.0)
+    done.join(100.0)
     assert seen == [("in", "removed"), ("out", "removed"), ("in", "returned"), ("out", "returned")]
 
 
@@ -137,15 +137,15 @@ def test_threads_that_end_operations_together_deliver_one_event_at_a_time() -> N
 
     def callback(event: MembershipEvent) -> None:
         inside.set()
-        assert go_on.wait(20.0)
+        assert go_on.wait(100.0)
         seen.append(event.kind)
 
     membership.register(callback)
     first = threading.Thread(target=membership.update, daemon=True)
     first.start()
-    assert inside.wait(20.0)
+    assert inside.wait(100.0)
     membership.update()  # returns at once; the first thread delivers this one as well
     assert seen == []
     go_on.set()
-    first.join(20.0)
+    first.join(100.0)
     assert seen == ["removed", "returned"]

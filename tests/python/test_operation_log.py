@@ -99,7 +99,7 @@ def test_lines_come_while_the_group_lives(tmp_path: Path) -> None:
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     log = OperationLog(str(path), rank=0, flush_seconds=0.01)
     log.write(Report(5, 0, 0.0))
-    assert select.select([pipe], [], [], 20.0)[0]
+    assert select.select([pipe], [], [], 100.0)[0]
     assert json.loads(os.read(pipe, 4_096))["operation"] == 5
     log.close()
     os.close(pipe)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from optireduce import Config
 
-CONFIG = Config(interface="lo", linger_seconds=0.5)
+CONFIG = Config(interface="lo", linger_seconds=30.0)
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def process_group(
     directory: str,
     *,
     label: str = "",
-    timeout: float = 60.0,
+    timeout: float = 120.0,
     config: Any = CONFIG,
 ) -> Iterator[Any]:
     """The default group for the time of a block; every group of a test needs its own ``label``."""
