@@ -252,7 +252,7 @@ void Engine::drive(Lock& lock, Driver role, Time limit, Done done) {
     const Time now = clock_.now();
     if (worked) idle_since = now;
     if (now >= limit) return;
-    if (worked) continue;
+    if (worked || done()) continue;  // done: by a timer, and no other timer may be left to end a sleep
     const bool nothing_expected = role == Driver::Background && group_->idle();
     if (nothing_expected || now - idle_since > options_.spin || now < core_busy_until_) {
       sleep(lock, role, limit);
