@@ -175,6 +175,12 @@ inline Call bounded(std::uint64_t step) {
           .step = step};
 }
 
+inline GroupConfig fixed() {
+  GroupConfig config;
+  config.fixed_membership = true;
+  return config;
+}
+
 inline std::vector<Values> values_of(Rank ranks, std::size_t elements = kElements) {
   std::vector<Values> values;
   for (Rank rank = 0; rank < ranks; ++rank) values.emplace_back(elements, static_cast<float>(1 << rank));

@@ -11,12 +11,6 @@ using namespace rankscase;
 
 namespace {
 
-GroupConfig fixed() {
-  GroupConfig config;
-  config.fixed_membership = true;
-  return config;
-}
-
 float first_of(const KeptValues& kept) {
   float value = 0;
   if (!kept.values.empty()) std::memcpy(&value, kept.values.data(), sizeof value);

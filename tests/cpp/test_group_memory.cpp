@@ -8,16 +8,6 @@
 
 using namespace rankscase;
 
-namespace {
-
-GroupConfig fixed() {
-  GroupConfig config;
-  config.fixed_membership = true;
-  return config;
-}
-
-}  // namespace
-
 TEST(early_packets_of_a_rejected_operation_do_not_stay) {
   Ranks ranks(2, fixed());
   std::vector<Values> values = values_of(2);
