@@ -9,8 +9,8 @@ namespace {
 constexpr std::uint32_t kPayload = 1408;
 constexpr std::uint32_t kChunk = 44;
 constexpr WindowBounds kBounds{4 * kPayload, 40'000, 200'000};
-constexpr auto kContribution = PacketType::Contribution;
-constexpr auto kDecision = PacketType::Decision;
+constexpr auto kContribution = Stage::Contributions;
+constexpr auto kDecision = Stage::Decisions;
 
 PathOptions options_with(std::size_t window_bytes) {
   PathOptions options;
@@ -98,13 +98,13 @@ TEST(stages_have_a_window_each) {
 TEST(contributions_wait_for_their_decision_until_told_to_go_on) {
   SendWindow window = window_between(10'000, 10'000);
   window.on_sent(kContribution, 7, 10'000, false);
-  CHECK_EQ(window.wanted_answers(kContribution, 1'000), std::uint8_t{kFlagAnswer | kFlagHeld});
+  CHECK(window.wanted(kContribution, 1'000).arrival && window.wanted(kContribution, 1'000).decision);
   window.on_arrived(7);
   CHECK(!window.admits(kContribution, 1));
-  CHECK_EQ(window.wanted_answers(kContribution, 1'000), kFlagHeld);
+  CHECK(!window.wanted(kContribution, 1'000).arrival && window.wanted(kContribution, 1'000).decision);
   window.on_go_on(7);
   CHECK(window.admits(kContribution, 1));
-  CHECK_EQ(window.wanted_answers(kContribution, 1'000), std::uint8_t{0});
+  CHECK(!window.wanted(kContribution, 1'000).any());
 }
 
 TEST(repairs_are_under_way_but_do_not_wait_for_a_second_decision) {

@@ -36,8 +36,9 @@ void Receiver::note_header(Time now, const Header& header) {
   if (news) members_.heard(now, header);
   // Idle for longer than half of the clock's range: the old echo says nothing about the new one.
   if (peer.heard && now - peer.newest_at > Duration::millis(1'000'000)) peer.echoed = false;
-  const bool echoes = (header.flags & kFlagEcho) != 0 &&
-                      peer.note_echo(now, header, static_cast<std::uint32_t>(core_.last_timestamp));
+  const bool echoes =
+      (header.flags & kFlagEcho) != 0 &&
+      peer.note_echo(now, header.echo, header.hold, static_cast<std::uint32_t>(core_.last_timestamp));
   // Nothing comes back in a grid's first stage.
   if (echoes && !core_.config.rows.empty()) peer.window.on_go_on(header.echo);
   if (!news) return;

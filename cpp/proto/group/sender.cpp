@@ -55,7 +55,7 @@ bool Sender::transmit_repair(Time now, Transmit& out) {
     }
     Peer& peer = core_.peers[repair.to];
     batch_.packets = std::min(batch_.packets, peer.window.batch_packets());
-    if (!peer.window.admits_repair(batch_.type, batch_.bytes())) {
+    if (!peer.window.admits_repair(batch_.stage(), batch_.bytes())) {
       note_held_back(now, peer);
       ++next;
       continue;
@@ -121,15 +121,17 @@ void Sender::charge_windows(std::uint32_t timestamp) {
     if (batch_.group) {
       core_.multicast_health.on_sent(rank, batch_.setup->number, batch_.packets);
       // The group did not wait for this one: what finds no room there is not under way, but lost.
-      if (!window.admits(batch_.type, batch_.bytes())) {
+      if (!window.admits(batch_.stage(), batch_.bytes())) {
         core_.multicast_health.on_overrun(rank, batch_.setup->number);
         continue;
       }
     }
-    window.on_sent(batch_.type, timestamp, batch_.bytes(), batch_.resent());
+    window.on_sent(batch_.stage(), timestamp, batch_.bytes(), batch_.resent());
     // The next one to the group may be larger, and a peer that has no room for it holds back all.
     const std::size_t next = batch_.group || one_way ? window.batch_bytes() : batch_.bytes();
-    batch_.flags |= window.wanted_answers(batch_.type, next);
+    const Wanted wanted = window.wanted(batch_.stage(), next);
+    if (wanted.arrival) batch_.flags |= kFlagAnswer;
+    if (wanted.decision) batch_.flags |= kFlagHeld;
   }
 }
 
@@ -138,8 +140,7 @@ void Sender::note_held_back(Time now) {
   for (Peer& peer : core_.peers) {
     if (!peer.present()) continue;
     // In a multicast group others' windows hold back too.
-    const bool shut =
-        !core_.multicast || !peer.window.admits(PacketType::Decision, peer.window.batch_bytes());
+    const bool shut = !core_.multicast || !peer.window.admits(Stage::Decisions, peer.window.batch_bytes());
     for (const auto& [_, operation] : core_.operations.open()) {
       if (operation->exchange().holds_back(PacketType::Contribution, peer.rank) ||
           (shut && operation->exchange().holds_back(PacketType::Decision, peer.rank))) {

@@ -72,7 +72,7 @@ bool AllGather::next(const Decided& decided, const std::vector<Peer>& peers, Out
       position = position_[place];
       begin_batch(decided, position, window.batch_packets(), batch);
     }
-    if (window.admits(PacketType::Decision, batch.bytes())) {
+    if (window.admits(Stage::Decisions, batch.bytes())) {
       batch.to.push_back(place);
     } else if (batch.to.empty()) {
       begun = false;  // perhaps others can be sent other packets
@@ -100,7 +100,7 @@ bool AllGather::next_to_group(Time now, const Decided& decided, const std::vecto
   begin_batch(decided, position, most, batch);
   const bool waits = std::any_of(batch.to.begin(), batch.to.end(), [&](Rank place) {
     const Peer& peer = peers[members_[place]];
-    return peer.sets_pace(now) && !peer.window.admits(PacketType::Decision, batch.bytes());
+    return peer.sets_pace(now) && !peer.window.admits(Stage::Decisions, batch.bytes());
   });
   if (waits) return false;
   batch.group = batch.to.size() > 1;  // a single one is better served by its own socket, with an echo

@@ -14,7 +14,7 @@ bool Outbox::next(const SendWindow& window, const Inbox& answers, OutgoingBatch&
   batch.shard = shard_;
   batch.first_packet = next_packet_;
   batch.packets = end - next_packet_;
-  if (!window.admits(PacketType::Contribution, batch.bytes())) return false;
+  if (!window.admits(Stage::Contributions, batch.bytes())) return false;
   batch.flags = is_last_percent(shard_, end) ? kFlagLast : std::uint8_t{0};
   next_packet_ = end;
   return true;

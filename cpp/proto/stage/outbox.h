@@ -29,6 +29,7 @@ struct OutgoingBatch {
   std::span<const std::byte> payload(std::uint32_t packet) const {
     return {data + shard.place_of(packet), shard.length_of(packet)};
   }
+  Stage stage() const { return type == PacketType::Decision ? Stage::Decisions : Stage::Contributions; }
   bool resent() const { return (flags & kFlagResent) != 0; }
   std::uint32_t bytes() const {
     const std::uint32_t last = first_packet + packets - 1;

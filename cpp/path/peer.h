@@ -40,16 +40,17 @@ struct Peer {
     silent = false;
   }
   /// What it has seen of ours is no longer under way; how long that took tells about queues. False: it says
-  /// nothing new. `last_sent`: our newest timestamp.
-  bool note_echo(Time now, const Header& header, std::uint32_t last_sent) {
-    if (!not_before(last_sent, header.echo) || (echoed && not_before(echo, header.echo))) return false;
-    echo = header.echo;
+  /// nothing new. `seen`: a timestamp of ours, `hold`: how many microseconds ago it saw that, `last_sent`:
+  /// our newest timestamp.
+  bool note_echo(Time now, std::uint32_t seen, std::uint16_t hold, std::uint32_t last_sent) {
+    if (!not_before(last_sent, seen) || (echoed && not_before(echo, seen))) return false;
+    echo = seen;
     echoed = true;
     note_answer();
-    window.on_arrived(header.echo);
+    window.on_arrived(seen);
     constexpr std::uint16_t kTooLong = 65'535;
-    const Duration round_trip = since(header.echo, now) - Duration::micros(header.hold);
-    if (header.hold == kTooLong || round_trip.ns <= 0) return true;
+    const Duration round_trip = since(seen, now) - Duration::micros(hold);
+    if (hold == kTooLong || round_trip.ns <= 0) return true;
     window.on_round_trip(now, round_trip);
     rtt.sample(round_trip);
     return true;

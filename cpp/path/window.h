@@ -11,11 +11,22 @@
 #include <deque>
 #include <utility>
 
+#include "base/rank.h"
 #include "base/timestamp.h"
 #include "path/rtt.h"
-#include "wire/packet.h"
 
 namespace optireduce {
+
+/// What goes to a peer, each with a window of its own: contributions to its shard, and decisions of ours.
+enum class Stage : std::uint8_t { Contributions, Decisions };
+
+/// What has to come back before more may be sent.
+struct Wanted {
+  bool arrival = false;   // what of it has arrived
+  bool decision = false;  // what of it has been decided, or that there is room for more
+
+  bool any() const { return arrival || decision; }
+};
 
 /// Bytes on their way to one peer, by the timestamp they were sent with.
 class ByteLedger {
@@ -177,27 +188,24 @@ class SendWindow {
   }
 
   /// A batch goes whole or not at all; one is always allowed when nothing is under way.
-  bool admits(PacketType stage, std::size_t bytes) const { return wanted_answers(stage, bytes) == 0; }
+  bool admits(Stage stage, std::size_t bytes) const { return !wanted(stage, bytes).any(); }
 
   std::size_t batch_bytes() const { return std::size_t{batch_packets()} * payload_bytes_; }
 
   /// Repair was paid for by the owner's or our window before: only what is under way counts.
-  bool admits_repair(PacketType stage, std::size_t bytes) const {
+  bool admits_repair(Stage stage, std::size_t bytes) const {
     return fits(ledger(stage).outstanding(), bytes, limit());
   }
 
-  /// What keeps back another batch of this size, as flags for the receiver.
-  std::uint8_t wanted_answers(PacketType stage, std::size_t bytes) const {
-    std::uint8_t flags = 0;
-    if (!admits_repair(stage, bytes)) flags |= kFlagAnswer;
-    if (stage == PacketType::Contribution && !fits(unreturned_.outstanding(), bytes, limit_.bounds().upper))
-      flags |= kFlagHeld;
-    return flags;
+  /// What keeps back another batch of this size.
+  Wanted wanted(Stage stage, std::size_t bytes) const {
+    const bool held = !fits(unreturned_.outstanding(), bytes, limit_.bounds().upper);
+    return {!admits_repair(stage, bytes), held && stage == Stage::Contributions};
   }
 
-  void on_sent(PacketType stage, std::uint32_t timestamp, std::size_t bytes, bool resent) {
+  void on_sent(Stage stage, std::uint32_t timestamp, std::size_t bytes, bool resent) {
     ledger(stage).add(timestamp, bytes);
-    if (stage == PacketType::Contribution && !resent) unreturned_.add(timestamp, bytes);
+    if (stage == Stage::Contributions && !resent) unreturned_.add(timestamp, bytes);
   }
   /// The peer takes so many of `senders` senders at once (0: all of them). What fits a shallow switch fits it
   /// with all of them.
@@ -239,11 +247,11 @@ class SendWindow {
   static bool fits(std::size_t outstanding, std::size_t bytes, std::size_t limit) {
     return outstanding == 0 || outstanding + bytes <= limit;
   }
-  ByteLedger& ledger(PacketType stage) { return under_way_[stage == PacketType::Decision]; }
-  const ByteLedger& ledger(PacketType stage) const { return under_way_[stage == PacketType::Decision]; }
+  ByteLedger& ledger(Stage stage) { return under_way_[static_cast<std::size_t>(stage)]; }
+  const ByteLedger& ledger(Stage stage) const { return under_way_[static_cast<std::size_t>(stage)]; }
 
   CongestionLimit limit_;
-  std::array<ByteLedger, 2> under_way_;  // contributions, decisions
+  std::array<ByteLedger, 2> under_way_;  // by stage
   ByteLedger unreturned_;
   std::uint32_t payload_bytes_ = 1;
   std::uint32_t chunk_packets_ = 1;
