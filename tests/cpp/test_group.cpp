@@ -161,6 +161,9 @@ TEST(a_mismatch_is_found_by_the_first_packet) {
       for (const Report& report : reports) {
         CHECK(report.error == ErrorCode::Mismatch);
         CHECK_EQ(report.ranks.size(), 2u);
+        const Descriptor called = (rank == 0 ? Ranks::with(exact(), values[0]) : call).descriptor;
+        CHECK(report.message.find(" of " + describe(called)) != std::string::npos);
+        CHECK(report.bytes != 0);
       }
     }
   };
@@ -274,6 +277,20 @@ TEST(groups_above_64_ranks_have_one_view_for_ever) {
     CHECK(reports.size() == 1 && reports[0].error == ErrorCode::Closed);
     CHECK_EQ(ranks.group(rank).stats().suspicions + ranks.group(rank).stats().views, 0u);
   }
+}
+
+TEST(a_bucket_that_one_owner_could_not_hold_is_refused_where_members_may_go) {
+  Ranks ranks(2);
+  std::vector<Values> values = values_of(2);
+  Call call = Ranks::with(exact(), values[0]);
+  call.descriptor.elements = 0x5000'0000;  // 5 GiB, which two owners could share
+  bool refused = false;
+  try {
+    ranks.start(0, call);
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  CHECK(refused);
 }
 
 TEST(a_refused_call_takes_no_number_and_changes_nothing) {

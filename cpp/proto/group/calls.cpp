@@ -8,12 +8,10 @@ namespace optireduce {
 void Calls::check(const Call& call) const {
   const Descriptor& what = call.descriptor;
   const std::string elements = std::to_string(what.elements);
-  const Rank owners = core_.grid.owners();
-  const std::size_t most =
-      std::min<std::size_t>(0xffff'ffff, Schedule::max_bytes(owners) / size_of(what.dtype));
+  const std::size_t most = core_.most_bytes() / size_of(what.dtype);
   if (what.elements > most)
-    throw std::invalid_argument("elements " + elements + " is more than one operation of " +
-                                std::to_string(owners) + " owners can hold (" + std::to_string(most) + ")");
+    throw std::invalid_argument("elements " + elements + " is more than one operation can hold (" +
+                                std::to_string(most) + "): split it");
   if (what.op == ReduceOp::Gather && what.elements % core_.config.size != 0)
     throw std::invalid_argument("elements " + elements + " of a gather is not a multiple of " +
                                 std::to_string(core_.config.size) + " ranks");
@@ -50,11 +48,7 @@ const Descriptor* Calls::descriptor_of(std::uint64_t number) {
 }
 
 void Calls::begin_waiting(Time now) {
-  while (!core_.waiting.empty() && may_begin(core_.waiting.front())) {
-    const LocalCall next = core_.waiting.front();
-    core_.waiting.pop_front();
-    begin(now, next);
-  }
+  while (!core_.waiting.empty() && may_begin(core_.waiting.front())) begin(now, core_.waiting.front());
 }
 
 bool Calls::may_begin(const LocalCall& call) const {
@@ -73,6 +67,7 @@ void Calls::begin(Time now, LocalCall call) {
   if (operation == nullptr)
     operation = &make_operation(now, call.number, scope, call.descriptor, call.stream);
   if (refuse(now, call, *operation)) return;
+  core_.waiting.pop_front();
   core_.progress.touch(call.number);
   call.contributes = members_.membership.serves(core_.config.rank, call.number);
   round_for_grid(*operation, call);

@@ -80,6 +80,8 @@ struct Core {
     controls.push_back(
         {.type = PacketType::Abstain, .to = to, .operation = operation.number(), .scope = scope});
   }
+  /// Of a bucket. Where members may be removed, one may be left to own all of it.
+  std::size_t most_bytes() const { return Schedule::max_bytes(config.elastic() ? Rank{1} : grid.owners()); }
   /// Nothing was called that is not over.
   bool idle() const { return operations.open().empty() && waiting.empty(); }
   RepairTimers repair_timers(Rank rank) const { return peers[rank].rtt.timers(config.path.reorder_delay); }

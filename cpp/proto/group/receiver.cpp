@@ -137,8 +137,7 @@ bool Receiver::may_exist(const ReceivedRun& run) const {
   const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
   return run.operation < core_.progress.next_call() + kMaxCallsAhead &&
          run.operation < members_.changes.reach_end() && in_grid == (run.header.scope != Scope::All) &&
-         bytes <= Schedule::max_bytes(core_.config.size) &&
-         early_bytes() + table_bytes(descriptor) <= core_.config.early_bytes;
+         bytes <= core_.most_bytes() && early_bytes() + table_bytes(descriptor) <= core_.config.early_bytes;
 }
 
 /// Memory for packets, and for operations that the process has not begun.
