@@ -103,9 +103,11 @@ void Engine::yield_core(Time now) {
 /// A process that stood still has not heard what the others said meanwhile: they are not silent.
 void Engine::tell_standstill() {
   constexpr Duration kNoticeable = Duration::millis(10);
-  if (clock_.skipped() - told_skipped_ < kNoticeable) return;
+  const Time now = clock_.now();
+  const Duration skipped = clock_.skipped() - told_skipped_;
+  if (skipped < kNoticeable) return;
   told_skipped_ = clock_.skipped();
-  group_->stood_still(clock_.now());
+  group_->stood_still(now, skipped);
 }
 
 /// One look at all sockets and timers. False if there was nothing to do.
@@ -115,7 +117,6 @@ bool Engine::work_once() {
   handle_events(std::span(events.data(), count));
   // Timers come after packets, because what lies in a socket has not been lost; but not for ever.
   const Time now = clock_.now();
-  tell_standstill();
   busy_rounds_ = count == 0 ? 0 : busy_rounds_ + 1;
   const bool look_at_timers = count == 0 || busy_rounds_ % kRoundsWithoutTimers == 0;
   if (look_at_timers && group_->poll_timeout() <= now) {
@@ -152,6 +153,7 @@ void Engine::wake_background() {
 }
 
 void Engine::handle_events(std::span<const Links::Event> events) {
+  tell_standstill();
   for (const Links::Event& event : events) {
     if (event.writable) links_.flush(event);
     receive_batch(event);

@@ -43,10 +43,11 @@ Time Node::runs_at(Time now) const {
 }
 
 void Node::note_run(Time now) {
-  const bool stood_still = std::any_of(pauses_.begin(), pauses_.end(), [&](const Pause& pause) {
-    return pause.begin > ran_at_ && pause.end <= now && pause.begin < pause.end;
-  });
-  if (stood_still) group_->stood_still(clock(now));
+  Duration longest;
+  for (const Pause& pause : pauses_) {
+    if (pause.begin > ran_at_ && pause.end <= now) longest = std::max(longest, pause.end - pause.begin);
+  }
+  if (longest > Duration{}) group_->stood_still(clock(now), longest);
   ran_at_ = now;
 }
 

@@ -93,6 +93,68 @@ TEST(a_rank_that_returns_gets_the_bits_of_the_one_that_went_on_alone_in_a_narrow
   }
 }
 
+// It asks for decisions of an owner that the others remove meanwhile.
+TEST(a_rank_that_returns_gets_the_decisions_of_one_that_is_removed_while_it_replays) {
+  for (const bool stays_readable : {false, true}) {
+    Ranks ranks(4);
+    RankMask cut = 0;
+    bool replays = true;
+    ranks.loses = [&](Rank from, Rank to, const Header& header) {
+      const bool data = is_data(header.type) || header.type == PacketType::Request;
+      return has(cut, from) || has(cut, to) || (!replays && data && (from == 3 || to == 3));
+    };
+    std::vector<std::vector<Values>> steps(4, values_of(4));
+    const auto call = [&](std::uint64_t step, Rank rank) {
+      if (step != 0) ranks.release(rank);
+      Call like = bounded(step);
+      like.stays_readable = stays_readable;
+      ranks.start(rank, Ranks::with(like, steps[step][rank]));
+    };
+    for (Rank rank = 0; rank < 4; ++rank) call(0, rank);
+    ranks.run(Duration::millis(50));
+    cut = bit_of(3);
+    for (std::uint64_t step = 1; step < 4; ++step) {
+      for (Rank rank = 0; rank < 3; ++rank) call(step, rank);
+      ranks.run(Duration::millis(600));
+    }
+    for (Rank rank = 0; rank < 3; ++rank) ranks.release(rank);
+    CHECK_EQ(inspect(ranks.group(0)).members.size(), 3u);
+    replays = false;
+    cut = 0;
+    for (std::uint64_t step = 1; step < 4; ++step) call(step, 3);
+    for (int i = 0; i < 3'000 && inspect(ranks.group(0)).members.size() != 4; ++i)
+      ranks.run(Duration::millis(1));
+    CHECK_EQ(inspect(ranks.group(0)).members.size(), 4u);
+    cut = bit_of(2);
+    for (int i = 0; i < 3'000 && inspect(ranks.group(3)).members.size() != 3; ++i)
+      ranks.run(Duration::millis(1));
+    CHECK_EQ(inspect(ranks.group(3)).members.size(), 3u);
+    replays = true;
+    ranks.run(Duration::millis(2'000));
+    CHECK(!inspect(ranks.group(3)).left_behind);
+    CHECK_EQ(ranks.take_reports(3).size(), 4u);
+    for (const auto& step : steps) CHECK(same_bits(step[3], step[0]));
+  }
+}
+
+// What only this rank has the others may have made void meanwhile.
+TEST(after_a_standstill_nothing_is_handed_over_before_a_quorum_has_answered) {
+  Ranks ranks(3);
+  std::vector<Values> values = values_of(3);
+  ranks.start_all(values, bounded(0));
+  ranks.group(0).stood_still(ranks.now(), Duration::millis(500));
+  ranks.loses = [&](Rank from, Rank, const Header&) { return from == 0; };
+  ranks.run(Duration::millis(20));
+  CHECK(ranks.take_reports(0).empty());
+  ranks.loses = nullptr;
+  ranks.run(Duration::millis(500));
+  for (Rank rank = 0; rank < 3; ++rank) {
+    CHECK_EQ(ranks.take_reports(rank).size(), 1u);
+    CHECK(same_bits(values[rank], values[0]));
+  }
+  CHECK_EQ(ranks.group(1).stats().removals, 0u);
+}
+
 // Requests come faster than a window lets their answers go. After the return they are of another view.
 TEST(repairs_that_waited_before_a_removal_are_not_sent_after_the_return) {
   Ranks ranks(3);

@@ -69,6 +69,7 @@ class Calls {
   void check_best_effort(Time now, Operation& operation);
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);
+  std::uint64_t wanted_by_removed() const;
   void note_completed(Time now, Report report);
   void count(const Report& report);
   void count_own(const Report& report);

@@ -72,7 +72,7 @@ void Calls::complete_ready(Time now) {
     const bool grid = !core_.config.rows.empty();
     Operation* operation = grid ? core_.operations.find_open(number, Scope::RowResult) : nullptr;
     if (operation == nullptr) operation = core_.operations.find_open(number);
-    if (operation == nullptr || !operation->complete() || members_.halted()) return;
+    if (operation == nullptr || !operation->complete() || !members_.may_hand_over()) return;
     finish(now, *operation);
   }
 }
@@ -104,7 +104,9 @@ void Calls::let_go(Operation& operation) {
   if (operation.call().stays_readable) return;
   // A rank that is removed and returns fetches everything of an operation anew.
   const bool whole = core_.config.elastic();
-  const bool others = members_.changes.changing();  // they were told that it is kept
+  // While the view changes others were told that it is kept. While a rank may return everybody keeps
+  // everything: whoever is removed next, the others can pass its decisions on.
+  const bool others = members_.changes.changing() || wanted_by_removed() <= operation.number();
   operation.exchange().detach(whole, others, members_.orphans_of(operation));
 }
 
@@ -183,16 +185,25 @@ void Calls::learn(Time now, const Operation& operation) {
                  arrivals_of(operation, now));
 }
 
+/// The first operation that a rank lacks that was removed and can return: the log reaches back to what it has
+/// completed. Later than any: there is none.
+std::uint64_t Calls::wanted_by_removed() const {
+  const Operations::Range log = core_.operations.log();
+  const std::uint64_t first = log.empty() ? core_.progress.completed() : log.front().first.first;
+  std::uint64_t least = ~std::uint64_t{0};
+  for (const Peer& peer : core_.peers) {
+    const bool out = !members_.view().contains(peer.rank) && !peer.left && peer.rank != core_.config.rank;
+    if (out && peer.completed >= first) least = std::min(least, peer.completed);
+  }
+  return least;
+}
+
 void Calls::forget_old() {
   /// At most: a rank that never says what it has completed must not make memory grow for ever.
   constexpr std::uint64_t kMostLogged = 4096;
   if (members_.changes.changing()) return;
   const std::uint64_t all_have = members_.least_completed(), completed = core_.progress.completed();
-  std::uint64_t least = all_have;
-  for (const Peer& peer : core_.peers) {
-    const bool out = !members_.view().contains(peer.rank) && !peer.left && peer.rank != core_.config.rank;
-    if (out) least = std::min(least, peer.completed);
-  }
+  std::uint64_t least = std::min(all_have, wanted_by_removed());
   std::size_t bytes = 0;
   for (const auto& [key, operation] : std::views::reverse(core_.operations.log())) {
     bytes += operation->exchange().bucket().engine_bytes();
@@ -205,7 +216,7 @@ void Calls::forget_old() {
 }
 
 void Calls::release() {
-  const std::uint64_t least = members_.least_completed();
+  const std::uint64_t least = std::min(members_.least_completed(), wanted_by_removed());
   std::size_t bytes = 0;
   for (const auto& [key, operation] : std::views::reverse(core_.operations.log())) {
     const bool needed = key.first >= least && bytes < core_.config.log_bytes;

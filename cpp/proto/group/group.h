@@ -39,8 +39,8 @@ class Group {
   void release(Time) { calls_.release(); }
   /// What is kept of a stream's excluded contributions. Forgets it.
   KeptValues take_residual(std::uint32_t stream) { return core_.residuals.take(stream); }
-  /// The process stood still: what it did not hear meanwhile says nothing about others.
-  void stood_still(Time now) { members_.membership.silence().restart(now); }
+  /// The process stood still for so long. To be said before what came meanwhile is handled.
+  void stood_still(Time now, Duration how_long) { members_.stood_still(now, how_long); }
   /// Asks every peer that has not been heard yet for a sign of life.
   void ping_silent_peers() { sender_.ping_silent_peers(); }
   /// Asks every peer that may still need our help what it has completed (before closing).

@@ -82,10 +82,25 @@ std::uint64_t Members::least_completed() const {
   return least;
 }
 
-void Members::heard(Time now, const Header& header) {
-  if (!counts(header)) return;
+bool Members::heard(Time now, const Header& header) {
+  if (!counts(header)) return false;
   membership.silence().heard(now, header.sender);
   if ((header.flags & kFlagHearsAll) != 0) membership.told_hearing(now, header.sender, view().members);
+  if (!stood_still_at_ || (header.flags & kFlagEcho) == 0) return false;
+  if (not_before(header.echo, *stood_still_at_)) answered_ |= bit_of(header.sender);
+  if (!membership.quorum(answered_)) return false;
+  stood_still_at_.reset();
+  return true;
+}
+
+void Members::stood_still(Time now, Duration how_long) {
+  Silence& silence = membership.silence();
+  silence.restart(now);
+  // Nobody was removed for less.
+  if (!core_.config.elastic() || how_long < silence.limit() / 2) return;
+  stood_still_at_ = static_cast<std::uint32_t>(core_.last_timestamp) + 1;
+  answered_ = bit_of(core_.config.rank);
+  for_each_rank(membership.others(), [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
 }
 
 void Members::note_other_view(Time now, const Header& header) {

@@ -2,6 +2,7 @@
 // What a new view does to operations is in views.h.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "group/core.h"
@@ -17,12 +18,18 @@ class Members {
   const View& view() const { return membership.view(); }
   /// Whether this rank may neither begin nor complete anything.
   bool halted() const { return changes.standing().away || changes.standing().lost; }
+  /// Whether what is complete may be handed over. After a standstill the others may have gone on without us
+  /// and made void what nobody has but we: a quorum must have answered what was sent since.
+  bool may_hand_over() const { return !halted() && !stood_still_at_; }
+  /// What was not heard meanwhile says nothing about others, and what is heard next may be old.
+  void stood_still(Time now, Duration how_long);
   /// Whether all members of the view were heard lately.
   bool hears_all() const { return hears_all_; }
   /// The least completed of this rank and the members that are waited for.
   std::uint64_t least_completed() const;
 
-  void heard(Time now, const Header& header);
+  /// True if this ends what stood_still() began.
+  bool heard(Time now, const Header& header);
   void advanced(const Header& header, std::uint64_t completed) {
     if (counts(header)) membership.advanced(header.sender, completed);
   }
@@ -64,7 +71,9 @@ class Members {
   std::vector<PieceCutter> cutters_;    // by rank
   RankMask suspects_ = 0;               // that were counted
   bool hears_all_ = true;
-  Time fired_at_;  // our timer, last
+  Time fired_at_;                                // our timer, last
+  std::optional<std::uint32_t> stood_still_at_;  // the first timestamp since ...
+  RankMask answered_ = 0;                        // ... and who has answered it or a later one
 };
 
 }  // namespace optireduce

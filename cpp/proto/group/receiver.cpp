@@ -33,7 +33,7 @@ void Receiver::note_header(Time now, const Header& header) {
   const std::uint64_t completed = widen(header.completed, peer.completed);
   if (completed < peer.completed) return;
   const bool news = !peer.heard || completed > peer.completed || not_before(header.timestamp, peer.newest);
-  if (news) members_.heard(now, header);
+  if (news && members_.heard(now, header)) calls_.complete_ready(now);
   // Idle for longer than half of the clock's range: the old echo says nothing about the new one.
   if (peer.heard && now - peer.newest_at > Duration::millis(1'000'000)) peer.echoed = false;
   const bool echoes =

@@ -121,8 +121,8 @@ void Views::leave_behind(Time now) {
     core_.outcomes.add(
         {MembershipEvent::Kind::LeftBehind, self, members_.view().number, progress.completed()});
   fail_all(now, ErrorCode::LeftBehind,
-           "this rank was silent, the others went on without it, and they no longer keep what it missed; "
-           "restart it from a checkpoint together with the others",
+           "this rank was silent, the others went on without it, and they no longer keep what it missed or "
+           "have made void what it alone completed; restart it from a checkpoint together with the others",
            {self});
   core_.stats.dropped_bytes += core_.residuals.drop_all();  // a checkpoint does not hold them
 }
