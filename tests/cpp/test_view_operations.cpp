@@ -155,6 +155,19 @@ TEST(after_a_standstill_nothing_is_handed_over_before_a_quorum_has_answered) {
   CHECK_EQ(ranks.group(1).stats().removals, 0u);
 }
 
+TEST(a_rank_without_which_nobody_goes_on_asks_nobody_after_a_standstill) {
+  GroupConfig config;
+  config.min_ranks = 1;
+  Ranks ranks(2, config);
+  std::vector<Values> values = values_of(2);
+  ranks.start_all(values, bounded(0));
+  ranks.kill(1);
+  ranks.group(0).stood_still(ranks.now(), Duration::millis(500));
+  ranks.run(Duration::millis(3'000));
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), 1u);
+  CHECK_EQ(ranks.take_reports(0).size(), 1u);
+}
+
 // Requests come faster than a window lets their answers go. After the return they are of another view.
 TEST(repairs_that_waited_before_a_removal_are_not_sent_after_the_return) {
   Ranks ranks(3);

@@ -96,10 +96,10 @@ bool Members::heard(Time now, const Header& header) {
 void Members::stood_still(Time now, Duration how_long) {
   Silence& silence = membership.silence();
   silence.restart(now);
-  // Nobody was removed for less.
-  if (!core_.config.elastic() || how_long < silence.limit() / 2) return;
-  stood_still_at_ = static_cast<std::uint32_t>(core_.last_timestamp) + 1;
   answered_ = bit_of(core_.config.rank);
+  // Nobody was removed for less, nor where no view can be without us.
+  if (!core_.config.elastic() || how_long < silence.limit() / 2 || membership.quorum(answered_)) return;
+  stood_still_at_ = static_cast<std::uint32_t>(core_.last_timestamp) + 1;
   for_each_rank(membership.others(), [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
 }
 
