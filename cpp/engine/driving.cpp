@@ -19,8 +19,6 @@ constexpr Duration kLongYield = Duration::micros(1000);
 constexpr std::uint64_t kRoundsWithoutTimers = 64;
 constexpr Duration kCoreBusyFor = Duration::millis(20);
 constexpr std::size_t kReceiveBatchBytes = 32 * 1024;
-constexpr std::size_t kMaxReports = 4096;
-constexpr std::size_t kMaxEvents = 4096;
 
 }  // namespace
 
@@ -184,23 +182,11 @@ void Engine::transmit_all(Time now) {
 void Engine::collect_completions() {
   bool any = false;
   while (std::optional<Report> report = group_->poll_completion()) {
-    note_standstill(*report);
-    reports_.insert_or_assign(report->operation, std::move(*report));
+    results_.add(std::move(*report), clock_.skipped());
     any = true;
   }
-  while (reports_.size() > kMaxReports) reports_.erase(reports_.begin());
-  while (std::optional<MembershipEvent> event = group_->poll_event()) events_.push_back(*event);
-  while (events_.size() > kMaxEvents) events_.pop_front();
+  while (std::optional<MembershipEvent> event = group_->poll_event()) results_.add(*event);
   if (any && sleeping_waiters_ > 0) conditions_->waiters.notify_all();
-}
-
-/// The user's time goes on while this process stands still.
-void Engine::note_standstill(Report& report) {
-  const auto before = skipped_before_.find(report.operation);
-  if (before == skipped_before_.end()) return;
-  report.stood_still = clock_.skipped() - before->second;
-  report.elapsed = report.elapsed + report.stood_still;
-  skipped_before_.erase(before);
 }
 
 }  // namespace optireduce

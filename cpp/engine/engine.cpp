@@ -10,8 +10,6 @@
 namespace optireduce {
 namespace {
 
-/// Several threads may wait for the same operation.
-constexpr std::size_t kMaxTaken = 64;
 /// The bucket size for which stats() tells the time limits.
 constexpr std::size_t kPolicyBytes = 1024 * 1024;
 constexpr Duration kPingInterval = Duration::millis(20);
@@ -90,7 +88,7 @@ std::uint64_t Engine::start(const Call& call) {
   const Time now = clock_.now();
   const Time due_before = group_->poll_timeout();
   const std::uint64_t number = group_->start(now, call);
-  skipped_before_.emplace(number, clock_.skipped());
+  results_.begin(number, clock_.skipped());
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
@@ -114,28 +112,14 @@ std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
   Lock lock = lock_now();
   require_begun();
   const Time began = clock_.now();
-  const auto found = [&] { return reports_.contains(operation); };
-  wait_as_driver(lock, limit_of(limit), found);
+  wait_as_driver(lock, limit_of(limit), [&] { return results_.has(operation); });
   wait_seconds_ += (clock_.now() - began).seconds();
-  const auto found_report = reports_.find(operation);
-  if (found_report == reports_.end()) return std::nullopt;
-  Report report = found_report->second;
-  note_taken(operation);
-  return report;
-}
-
-void Engine::note_taken(std::uint64_t operation) {
-  taken_.push_back(operation);
-  if (taken_.size() <= kMaxTaken) return;
-  reports_.erase(taken_.front());
-  taken_.pop_front();
+  return results_.take(operation);
 }
 
 std::vector<MembershipEvent> Engine::take_events() {
   Lock lock = lock_now();
-  std::vector<MembershipEvent> events(events_.begin(), events_.end());
-  events_.clear();
-  return events;
+  return results_.take_events();
 }
 
 EngineStats Engine::stats() {

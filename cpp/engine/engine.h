@@ -11,9 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +21,7 @@
 
 #include "engine/links.h"
 #include "engine/options.h"
+#include "engine/results.h"
 #include "engine/running_clock.h"
 #include "group/group.h"
 
@@ -102,9 +101,7 @@ class Engine {
   void handle_events(std::span<const Links::Event> events);
   void receive_batch(const Links::Event& socket);
   void transmit_all(Time now);
-  void note_taken(std::uint64_t operation);
   void collect_completions();
-  void note_standstill(Report& report);
   void tell_standstill();
   void run_background();
   void wait_as_driver(Lock& lock, Time limit, const Done& done);
@@ -129,10 +126,7 @@ class Engine {
   std::unique_ptr<Group> group_;
   Transmit transmit_;
   std::vector<Datagram> datagrams_;
-  std::map<std::uint64_t, Report> reports_;  // the last kMaxReports, without those taken long ago
-  std::deque<std::uint64_t> taken_;          // operations whose reports were waited for, the last few
-  std::map<std::uint64_t, Duration> skipped_before_;  // by operation under way: what the clock had skipped
-  std::deque<MembershipEvent> events_;                // the last kMaxEvents
+  Results results_;
   Driver driver_ = Driver::Nobody;
   /// While the engine's own thread is in the kernel, which a waiter that took its wake-up leaves it in.
   std::optional<Time> background_sleeps_until_;
