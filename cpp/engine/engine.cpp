@@ -23,20 +23,11 @@ Engine::Engine(Rank rank, Rank size, const std::string& bind_address, const Seal
       seal_(seal),
       options_(options),
       owner_(getpid()),
-      conditions_(std::make_unique<Conditions>()),
       links_(rank, size, bind_address, options, pool_) {}
 
 Engine::~Engine() {
   close(Duration{0});
-  // Destroying a condition waits for its waiters, and in a forked child those do not exist.
-  if (getpid() != owner_) static_cast<void>(conditions_.release());
-}
-
-Engine::Lock Engine::lock_now() {
-  lock_wanted_.fetch_add(1);
-  Lock lock(mutex_);
-  lock_wanted_.fetch_sub(1);
-  return lock;
+  if (getpid() != owner_) turns_.abandon();
 }
 
 Time Engine::limit_of(Duration timeout) {
@@ -52,7 +43,7 @@ std::size_t Engine::open(const std::vector<std::string>& addresses, const std::v
 }
 
 std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   GroupConfig config = options_.group;
   config.rank = rank_;
   config.size = size_;
@@ -82,9 +73,9 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
 }
 
 std::uint64_t Engine::start(const Call& call) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
-  if (stopping_) throw std::logic_error("the engine is closed");
+  if (turns_.stopping()) throw std::logic_error("the engine is closed");
   const Time now = clock_.now();
   const Time due_before = group_->poll_timeout();
   const std::uint64_t number = group_->start(now, call);
@@ -92,24 +83,24 @@ std::uint64_t Engine::start(const Call& call) {
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
-  if (driver_ == Driver::Waiter && group_->poll_timeout() < due_before) links_.wake();
+  if (turns_.driver() == Driver::Waiter && group_->poll_timeout() < due_before) links_.wake();
   wake_background();
   return number;
 }
 
 void Engine::release() {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   if (group_) group_->release(clock_.now());
 }
 
 KeptValues Engine::take_residual(std::uint32_t stream) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
   return group_->take_residual(stream);
 }
 
 std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
   const Time began = clock_.now();
   wait_as_driver(lock, limit_of(limit), [&] { return results_.has(operation); });
@@ -118,12 +109,12 @@ std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
 }
 
 std::vector<MembershipEvent> Engine::take_events() {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   return results_.take_events();
 }
 
 EngineStats Engine::stats() {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   return {group_ ? group_->stats() : Stats{},
           group_ ? group_->policy(kPolicyBytes) : PolicySnapshot{},
           links_.drops(),
@@ -141,8 +132,8 @@ void Engine::close(Duration linger) {
     return;
   }
   {
-    Lock lock = lock_now();
-    if (group_ && !stopping_) {
+    Lock lock = turns_.lock_now();
+    if (group_ && !turns_.stopping()) {
       const auto may_leave = [this] { return group_->may_leave(); };
       const Time limit = limit_of(linger);
       group_->prepare_to_leave(clock_.now());
@@ -155,10 +146,8 @@ void Engine::close(Duration linger) {
       transmit_all(clock_.now());
       collect_completions();
     }
-    stopping_ = true;
+    turns_.stop();
     links_.stop();
-    conditions_->waiters.notify_all();
-    conditions_->background.notify_all();
   }
   if (thread_.joinable()) thread_.join();
 }

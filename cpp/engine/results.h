@@ -1,15 +1,7 @@
 // What the group has handed out and nobody has taken yet: reports of operations and changes of membership.
 #pragma once
 
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "group/outcomes.h"
-#include "operation/call.h"
 
 namespace optireduce {
 
