@@ -53,7 +53,7 @@ class Turns {
   /// Nobody drives from now on.
   void stop() {
     stopping_ = true;
-    conditions_->waiters.notify_all();
+    tell_waiters();
     conditions_->background.notify_all();
   }
 
@@ -65,14 +65,10 @@ class Turns {
   }
   /// While another waiter drives: sleeps until tell_waiters().
   void sleep_as_waiter(Lock& lock, Duration limit) {
-    ++sleeping_waiters_;
     conditions_->waiters.wait_for(lock, std::chrono::nanoseconds(limit.ns));
-    --sleeping_waiters_;
   }
   /// An operation completed, or nobody drives any more.
-  void tell_waiters() {
-    if (sleeping_waiters_ > 0) conditions_->waiters.notify_all();
-  }
+  void tell_waiters() { conditions_->waiters.notify_all(); }
 
   /// For the engine's own thread. False, after a while: a waiter drives, or did since the last call.
   bool begin_background(Lock& lock) {
@@ -113,7 +109,6 @@ class Turns {
   Driver driver_ = Driver::Nobody;
   bool stopping_ = false;
   bool waiter_drove_ = false;  // since the engine's own thread last asked for its turn
-  int sleeping_waiters_ = 0;
   std::optional<Time> background_sleeps_until_;
 };
 
