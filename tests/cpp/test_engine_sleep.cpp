@@ -4,13 +4,13 @@
 // of its own, in which the engine's own thread is always the one, and always at the worst time.
 #include <dlfcn.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdarg>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -25,13 +25,36 @@ namespace {
 constexpr Duration kTimeout = Duration::millis(20'000);
 constexpr Duration kForever{-1};
 
-using Syscall = long (*)(long, ...);
-const Syscall next_syscall = reinterpret_cast<Syscall>(dlsym(RTLD_NEXT, "syscall"));
+using EpollWait = int (*)(int, epoll_event*, int, int);
+const EpollWait real_epoll_wait = reinterpret_cast<EpollWait>(dlsym(RTLD_NEXT, "epoll_wait"));
 
 int look(int epoll, std::span<epoll_event> events, int ms) {
-  return static_cast<int>(
-      next_syscall(SYS_epoll_pwait, epoll, events.data(), static_cast<int>(events.size()), ms, nullptr, 0));
+  return real_epoll_wait(epoll, events.data(), static_cast<int>(events.size()), ms);
 }
+
+/// Something that happens once. Not std::atomic, whose wait() would need the system call that is missing
+/// here.
+class Moment {
+ public:
+  void come() {
+    const std::lock_guard lock(mutex_);
+    came_ = true;
+    condition_.notify_all();
+  }
+  bool came() {
+    const std::lock_guard lock(mutex_);
+    return came_;
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    condition_.wait(lock, [this] { return came_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool came_ = false;
+};
 
 bool is_wakeup(const epoll_event& event) {
   return event.data.ptr == nullptr;
@@ -42,22 +65,21 @@ struct Scene {
   std::function<void()> let_peer_send;
   std::function<bool()> packet_taken;
   bool waiter_woken = false;
-  std::atomic<bool> own_thread_sleeps{false};
-  std::atomic<bool> packet_sent{false};
+  Moment own_thread_sleeps;
+  Moment packet_sent;
 
   int wait(int asked, std::span<epoll_event> events, int ms) {
     const bool is_waiter = std::this_thread::get_id() == waiter;
     if (is_waiter) epoll = asked;
-    if (asked != epoll || ms == 0 || packet_sent) return look(asked, events, ms);
+    if (asked != epoll || ms == 0 || packet_sent.came()) return look(asked, events, ms);
     return is_waiter ? wait_as_waiter(events, ms) : wait_as_own_thread(events);
   }
 
  private:
   /// A wake-up does not end this sleep: the waiting thread has taken it.
   int wait_as_own_thread(std::span<epoll_event> events) {
-    own_thread_sleeps = true;
-    own_thread_sleeps.notify_all();
-    packet_sent.wait(false);
+    own_thread_sleeps.come();
+    packet_sent.wait();
     const int count = look(epoll, events, -1);
     const auto found = events.first(static_cast<std::size_t>(count));
     return static_cast<int>(std::remove_if(found.begin(), found.end(), is_wakeup) - found.begin());
@@ -66,8 +88,7 @@ struct Scene {
   int wait_as_waiter(std::span<epoll_event> events, int ms) {
     if (!let_peer_send) return look(epoll, events, ms);
     let_peer_send();
-    packet_sent = true;
-    packet_sent.notify_all();
+    packet_sent.come();
     while (!packet_taken()) std::this_thread::yield();
     const int count = look(epoll, events, 0);
     waiter_woken = std::any_of(events.begin(), events.begin() + count, is_wakeup);
@@ -88,21 +109,10 @@ extern "C" int epoll_wait(int epoll, epoll_event* events, int count, int ms) {
   return playing != nullptr ? playing->wait(epoll, room, ms) : look(epoll, room, ms);
 }
 
-/// Without epoll_pwait2, as on old kernels, every sleep is in epoll_wait.
-extern "C" long syscall(long number, ...) noexcept {
-#ifdef SYS_epoll_pwait2
-  if (number == SYS_epoll_pwait2) {
-    errno = ENOSYS;
-    return -1;
-  }
-#endif
-  va_list list;
-  va_start(list, number);
-  long arguments[6];
-  for (long& argument : arguments) argument = va_arg(list, long);
-  va_end(list);
-  return next_syscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
-                      arguments[5]);
+/// The engine asks for epoll_pwait2 this way. Without it, as on old kernels, every sleep is in epoll_wait.
+extern "C" long syscall(long, ...) noexcept {
+  errno = ENOSYS;
+  return -1;
 }
 
 TEST(a_waiting_thread_is_woken_when_the_engines_own_thread_took_its_packet) {
@@ -130,7 +140,7 @@ TEST(a_waiting_thread_is_woken_when_the_engines_own_thread_took_its_packet) {
   played.let_peer_send = [&] { peers_number = start(peer, data[1]); };
   // The engine's own thread has the mutex from before it takes the packet until after it wakes the waiter.
   played.packet_taken = [&] { return engine.stats().protocol.operations == 1; };
-  played.own_thread_sleeps.wait(false);
+  played.own_thread_sleeps.wait();
   const auto number = start(engine, data[0]);
   CHECK(engine.wait(number, kForever)->error == ErrorCode::None);
   CHECK(played.waiter_woken);
