@@ -10,58 +10,37 @@
 namespace optireduce {
 namespace {
 
-/// After a waiter has stopped driving another usually follows at once (the next operation): the engine's own
-/// thread gives it this long before it takes over, because changing threads costs more than the operation.
-constexpr std::chrono::milliseconds kHandover{2};
 /// Ranks that share a core with us keep it for tens of microseconds, other programs for milliseconds.
 constexpr Duration kLongYield = Duration::micros(1000);
 /// How often packets may go before timers: a few milliseconds' worth.
 constexpr std::uint64_t kRoundsWithoutTimers = 64;
 constexpr Duration kCoreBusyFor = Duration::millis(20);
 constexpr std::size_t kReceiveBatchBytes = 32 * 1024;
-constexpr std::size_t kMaxReports = 4096;
-constexpr std::size_t kMaxEvents = 4096;
 
 }  // namespace
 
 /// Drives until `done`, unless another waiter already does: then sleeps until that one is through.
 void Engine::wait_as_driver(Lock& lock, Time limit, const Done& done) {
-  while (!done() && !stopping_ && clock_.now() < limit) {
-    if (driver_ == Driver::Waiter) {
-      ++sleeping_waiters_;
-      const std::int64_t left = limit == Time::never() ? 1'000'000'000 : (limit - clock_.now()).ns;
-      conditions_->waiters.wait_for(lock, std::chrono::nanoseconds(left));
-      --sleeping_waiters_;
+  while (!done() && !turns_.stopping() && clock_.now() < limit) {
+    if (turns_.driver() == Driver::Waiter) {
+      turns_.sleep_as_waiter(lock, limit == Time::never() ? Duration::millis(1000) : limit - clock_.now());
       continue;
     }
     // The engine's own thread may be asleep in the kernel: tell it that it is not needed.
-    if (driver_ == Driver::Background) links_.wake();
-    driver_ = Driver::Waiter;
+    if (turns_.driver() == Driver::Background) links_.wake();
+    turns_.begin_waiter();
     drive(lock, Driver::Waiter, limit, done);
-    driver_ = Driver::Nobody;
-    ++waiter_turns_;
-    if (sleeping_waiters_ > 0) conditions_->waiters.notify_all();
+    turns_.end_waiter();
     wake_background();
   }
 }
 
-void Engine::drive_until(Lock& lock, Time limit) {
-  wait_as_driver(lock, limit, [] { return false; });
-}
-
 void Engine::run_background() {
-  Lock lock(mutex_);
-  std::uint64_t turns_seen = 0;
-  while (!stopping_) {
-    const bool others_drive = driver_ != Driver::Nobody || turns_seen != waiter_turns_;
-    turns_seen = waiter_turns_;
-    if (others_drive) {
-      conditions_->background.wait_for(lock, kHandover);
-      continue;
-    }
-    driver_ = Driver::Background;
+  Lock lock = turns_.lock();
+  while (!turns_.stopping()) {
+    if (!turns_.begin_background(lock)) continue;
     drive(lock, Driver::Background, Time::never(), [] { return false; });
-    if (driver_ == Driver::Background) driver_ = Driver::Nobody;
+    turns_.end_background();
   }
 }
 
@@ -70,13 +49,8 @@ void Engine::run_background() {
 void Engine::drive(Lock& lock, Driver role, Time limit, const Done& done) {
   clock_.awake();
   Time idle_since = clock_.now();
-  while (!done() && !stopping_ && driver_ == role) {
-    if (lock_wanted_.load(std::memory_order_relaxed) > 0) {
-      lock.unlock();
-      sched_yield();
-      lock.lock();
-      continue;
-    }
+  while (!done() && !turns_.stopping() && turns_.driver() == role) {
+    if (turns_.give_way(lock)) continue;
     const bool worked = work_once();
     const Time now = clock_.now();
     if (worked) idle_since = now;
@@ -133,23 +107,20 @@ void Engine::sleep(Lock& lock, Driver role, Time limit) {
   const Duration timeout = until == Time::never() ? Duration{-1} : std::max(Duration{0}, until - now);
   std::array<Links::Event, Links::kMaxEvents> events;
   clock_.sleep_until(until);
-  if (role == Driver::Background) background_sleeps_until_ = until;
+  if (role == Driver::Background) turns_.set_background_sleep(until);
   lock.unlock();
   const std::size_t count = links_.wait(timeout, events);
   lock.lock();
-  if (role == Driver::Background) background_sleeps_until_ = std::nullopt;
-  if (driver_ == role) clock_.awake();
+  if (role == Driver::Background) turns_.set_background_sleep(std::nullopt);
+  if (turns_.driver() == role) clock_.awake();
   handle_events(std::span(events.data(), count));
   // A waiter that has gone to sleep meanwhile knows nothing of what these packets ended.
-  if (role == Driver::Background && driver_ == Driver::Waiter && count > 0) links_.wake();
+  if (role == Driver::Background && turns_.driver() == Driver::Waiter && count > 0) links_.wake();
 }
 
-/// The engine's own thread knows only the timers that there were when it went to sleep. Where nobody else
-/// drives, it must not sleep past new ones.
 void Engine::wake_background() {
-  if (driver_ != Driver::Waiter && background_sleeps_until_ &&
-      group_->poll_timeout() < *background_sleeps_until_)
-    links_.wake();
+  const std::optional<Time> until = turns_.background_sleeps_until();
+  if (until && group_->poll_timeout() < *until) links_.wake();
 }
 
 void Engine::handle_events(std::span<const Links::Event> events) {
@@ -186,23 +157,11 @@ void Engine::transmit_all(Time now) {
 void Engine::collect_completions() {
   bool any = false;
   while (std::optional<Report> report = group_->poll_completion()) {
-    note_standstill(*report);
-    reports_.insert_or_assign(report->operation, std::move(*report));
+    results_.add(std::move(*report), clock_.skipped());
     any = true;
   }
-  while (reports_.size() > kMaxReports) reports_.erase(reports_.begin());
-  while (std::optional<MembershipEvent> event = group_->poll_event()) events_.push_back(*event);
-  while (events_.size() > kMaxEvents) events_.pop_front();
-  if (any && sleeping_waiters_ > 0) conditions_->waiters.notify_all();
-}
-
-/// The user's time goes on while this process stands still.
-void Engine::note_standstill(Report& report) {
-  const auto before = skipped_before_.find(report.operation);
-  if (before == skipped_before_.end()) return;
-  report.stood_still = clock_.skipped() - before->second;
-  report.elapsed = report.elapsed + report.stood_still;
-  skipped_before_.erase(before);
+  while (std::optional<MembershipEvent> event = group_->poll_event()) results_.add(*event);
+  if (any) turns_.tell_waiters();
 }
 
 }  // namespace optireduce

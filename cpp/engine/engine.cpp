@@ -10,8 +10,6 @@
 namespace optireduce {
 namespace {
 
-/// Several threads may wait for the same operation.
-constexpr std::size_t kMaxTaken = 64;
 /// The bucket size for which stats() tells the time limits.
 constexpr std::size_t kPolicyBytes = 1024 * 1024;
 constexpr Duration kPingInterval = Duration::millis(20);
@@ -25,20 +23,11 @@ Engine::Engine(Rank rank, Rank size, const std::string& bind_address, const Seal
       seal_(seal),
       options_(options),
       owner_(getpid()),
-      conditions_(std::make_unique<Conditions>()),
       links_(rank, size, bind_address, options, pool_) {}
 
 Engine::~Engine() {
   close(Duration{0});
-  // Destroying a condition waits for its waiters, and in a forked child those do not exist.
-  if (getpid() != owner_) static_cast<void>(conditions_.release());
-}
-
-Engine::Lock Engine::lock_now() {
-  lock_wanted_.fetch_add(1);
-  Lock lock(mutex_);
-  lock_wanted_.fetch_sub(1);
-  return lock;
+  if (getpid() != owner_) turns_.abandon();
 }
 
 Time Engine::limit_of(Duration timeout) {
@@ -54,7 +43,7 @@ std::size_t Engine::open(const std::vector<std::string>& addresses, const std::v
 }
 
 std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   GroupConfig config = options_.group;
   config.rank = rank_;
   config.size = size_;
@@ -84,62 +73,48 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
 }
 
 std::uint64_t Engine::start(const Call& call) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
-  if (stopping_) throw std::logic_error("the engine is closed");
+  if (turns_.stopping()) throw std::logic_error("the engine is closed");
   const Time now = clock_.now();
   const Time due_before = group_->poll_timeout();
   const std::uint64_t number = group_->start(now, call);
-  skipped_before_.emplace(number, clock_.skipped());
+  results_.begin(number, clock_.skipped());
   transmit_all(now);
   collect_completions();
   // A driver asleep in the kernel knows only the old deadline.
-  if (driver_ == Driver::Waiter && group_->poll_timeout() < due_before) links_.wake();
+  if (turns_.driver() == Driver::Waiter && group_->poll_timeout() < due_before) links_.wake();
   wake_background();
   return number;
 }
 
 void Engine::release() {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   if (group_) group_->release(clock_.now());
 }
 
 KeptValues Engine::take_residual(std::uint32_t stream) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
   return group_->take_residual(stream);
 }
 
 std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
   const Time began = clock_.now();
-  const auto found = [&] { return reports_.contains(operation); };
-  wait_as_driver(lock, limit_of(limit), found);
+  wait_as_driver(lock, limit_of(limit), [&] { return results_.has(operation); });
   wait_seconds_ += (clock_.now() - began).seconds();
-  const auto found_report = reports_.find(operation);
-  if (found_report == reports_.end()) return std::nullopt;
-  Report report = found_report->second;
-  note_taken(operation);
-  return report;
-}
-
-void Engine::note_taken(std::uint64_t operation) {
-  taken_.push_back(operation);
-  if (taken_.size() <= kMaxTaken) return;
-  reports_.erase(taken_.front());
-  taken_.pop_front();
+  return results_.take(operation);
 }
 
 std::vector<MembershipEvent> Engine::take_events() {
-  Lock lock = lock_now();
-  std::vector<MembershipEvent> events(events_.begin(), events_.end());
-  events_.clear();
-  return events;
+  Lock lock = turns_.lock_now();
+  return results_.take_events();
 }
 
 EngineStats Engine::stats() {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   return {group_ ? group_->stats() : Stats{},
           group_ ? group_->policy(kPolicyBytes) : PolicySnapshot{},
           links_.drops(),
@@ -157,8 +132,8 @@ void Engine::close(Duration linger) {
     return;
   }
   {
-    Lock lock = lock_now();
-    if (group_ && !stopping_) {
+    Lock lock = turns_.lock_now();
+    if (group_ && !turns_.stopping()) {
       const auto may_leave = [this] { return group_->may_leave(); };
       const Time limit = limit_of(linger);
       group_->prepare_to_leave(clock_.now());
@@ -171,10 +146,8 @@ void Engine::close(Duration linger) {
       transmit_all(clock_.now());
       collect_completions();
     }
-    stopping_ = true;
+    turns_.stop();
     links_.stop();
-    conditions_->waiters.notify_all();
-    conditions_->background.notify_all();
   }
   if (thread_.joinable()) thread_.join();
 }

@@ -1,21 +1,10 @@
 // One rank's transport for one group: the only owner of threads, clock and sockets. Drives a Group over
-// Links.
-//
-// Who drives: a thread that waits for an operation reads the sockets itself (handing packets to another
-// thread costs more than handling them). When nobody waits, the engine's own thread does, so that
-// asynchronous operations proceed and peers that missed a packet get their answer. One mutex guards all
-// state; whoever drives holds it except while it sleeps in the kernel. Threads that start operations send the
-// first packets themselves.
+// Links; which thread does, says Turns. Threads that start operations send the first packets themselves.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,7 +12,9 @@
 
 #include "engine/links.h"
 #include "engine/options.h"
+#include "engine/results.h"
 #include "engine/running_clock.h"
+#include "engine/turns.h"
 #include "group/group.h"
 
 namespace optireduce {
@@ -85,12 +76,9 @@ class Engine {
   void close(Duration linger);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = Turns::Lock;
   using Done = std::function<bool()>;
-  enum class Driver : std::uint8_t { Nobody, Background, Waiter };
 
-  /// Takes the mutex ahead of a driver that would otherwise take it again and again.
-  Lock lock_now();
   void require_begun() const;
   Time limit_of(Duration timeout);
 
@@ -102,13 +90,10 @@ class Engine {
   void handle_events(std::span<const Links::Event> events);
   void receive_batch(const Links::Event& socket);
   void transmit_all(Time now);
-  void note_taken(std::uint64_t operation);
   void collect_completions();
-  void note_standstill(Report& report);
   void tell_standstill();
   void run_background();
   void wait_as_driver(Lock& lock, Time limit, const Done& done);
-  void drive_until(Lock& lock, Time limit);
 
   const Rank rank_;
   const Rank size_;
@@ -116,33 +101,18 @@ class Engine {
   const EngineOptions options_;
   const int owner_;  // the process that made it
 
-  std::mutex mutex_;
-  std::atomic<int> lock_wanted_{0};
-  struct Conditions {
-    std::condition_variable waiters;     // an operation completed, or nobody drives any more
-    std::condition_variable background;  // stop
-  };
-  std::unique_ptr<Conditions> conditions_;  // apart, because a forked child must not destroy them
+  Turns turns_;
   BufferPool pool_;
   Links links_;
   RunningClock clock_;
   std::unique_ptr<Group> group_;
   Transmit transmit_;
   std::vector<Datagram> datagrams_;
-  std::map<std::uint64_t, Report> reports_;  // the last kMaxReports, without those taken long ago
-  std::deque<std::uint64_t> taken_;          // operations whose reports were waited for, the last few
-  std::map<std::uint64_t, Duration> skipped_before_;  // by operation under way: what the clock had skipped
-  std::deque<MembershipEvent> events_;                // the last kMaxEvents
-  Driver driver_ = Driver::Nobody;
-  /// While the engine's own thread is in the kernel, which a waiter that took its wake-up leaves it in.
-  std::optional<Time> background_sleeps_until_;
-  int sleeping_waiters_ = 0;
-  std::uint64_t waiter_turns_ = 0;  // how often a waiter has stopped driving
-  std::uint64_t busy_rounds_ = 0;   // in a row in which packets came
+  Results results_;
+  std::uint64_t busy_rounds_ = 0;  // in a row in which packets came
   double wait_seconds_ = 0;
   Duration told_skipped_;  // by the clock, as the group knows
   Time core_busy_until_;   // others want this core: sleep instead of yielding
-  bool stopping_ = false;
   std::thread thread_;
 };
 

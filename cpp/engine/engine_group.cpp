@@ -13,17 +13,17 @@ constexpr Duration kProbeInterval = Duration::millis(5);
 }  // namespace
 
 std::uint16_t Engine::open_group(const std::string& address, int ttl) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   return links_.open_group(address, ttl);
 }
 
 void Engine::join_group(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   links_.join_group(addresses, ports);
 }
 
 std::vector<Rank> Engine::probe_group(Duration timeout) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
   std::vector<Rank> unheard;
   const auto heard_all = [&] {
@@ -37,14 +37,14 @@ std::vector<Rank> Engine::probe_group(Duration timeout) {
   for (int sent = 0; (!heard_all() || sent < kLeastProbes) && clock_.now() < limit; ++sent) {
     group_->probe_group();
     transmit_all(clock_.now());
-    drive_until(lock, std::min(limit, clock_.now() + kProbeInterval));
+    wait_as_driver(lock, std::min(limit, clock_.now() + kProbeInterval), [] { return false; });
   }
   heard_all();
   return unheard;
 }
 
 void Engine::use_group(bool use) {
-  Lock lock = lock_now();
+  Lock lock = turns_.lock_now();
   require_begun();
   group_->set_multicast(use);
   if (!use) links_.leave_group();

@@ -52,20 +52,21 @@ Links::Links(Rank rank, Rank size, const std::string& bind_address, const Engine
   epoll_event event{};
   event.events = EPOLLIN;
   epoll_ctl(epoll_, EPOLL_CTL_ADD, wakeup_, &event);
+  links_.resize(size);
   for (Rank peer = 0; peer < size; ++peer) {
-    auto& link = links_.emplace_back();
-    if (peer == rank) continue;
-    link.reset(new Link{UdpSocket(bind_address, options.socket), peer, false, {}, {}});
-    if (impaired_) link->impairment.emplace(options.impairment, std::uint64_t{rank} * size + peer);
-    register_link(*link);
+    if (peer != rank) links_[peer] = make_link(UdpSocket(bind_address, options.socket), peer, false);
   }
 }
 
-void Links::register_link(Link& link) {
+std::unique_ptr<Links::Link> Links::make_link(UdpSocket socket, Rank peer, bool group) {
+  std::unique_ptr<Link> link(new Link{std::move(socket), peer, group, {}, {}});
+  const std::uint64_t first_stream = (group ? links_.size() + rank_ : rank_) * links_.size();
+  if (impaired_) link->impairment.emplace(options_.impairment, first_stream + peer);
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.ptr = &link;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, link.socket.fd(), &event);
+  event.data.ptr = link.get();
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, link->socket.fd(), &event);
+  return link;
 }
 
 Links::~Links() {
@@ -179,7 +180,8 @@ void Links::defer(Link& link, std::span<const std::byte> data, std::size_t segme
   link.pending.push_back({{data.begin(), data.end()}, segment_bytes});
 }
 
-void Links::flush(Link& link) {
+void Links::flush(const Event& socket) {
+  Link& link = link_of(socket);
   while (!link.pending.empty()) {
     const Pending& next = link.pending.front();
     const SendResult result = link.socket.send(next.data, next.segment_bytes);
@@ -222,10 +224,6 @@ void Links::wake() {
 void Links::stop() {
   stopped_ = true;
   wake();
-}
-
-void Links::flush(const Event& socket) {
-  flush(link_of(socket));
 }
 
 void Links::receive(const Event& socket, std::vector<Datagram>& out) {

@@ -85,16 +85,13 @@ class Links {
   };
 
   Link& link_of(const Event& event) { return *(event.group ? group_ : links_)[event.peer]; }
-  void register_link(Link& link);
-  void add_to_group(Rank peer, UdpSocket socket);
-  std::uint64_t group_impairment_stream(Rank peer) const;
+  std::unique_ptr<Link> make_link(UdpSocket socket, Rank peer, bool group);
   void stage(const Transmit& transmit);
   void send(Link& link, const Transmit& transmit);
   void send_staged(Link& link, std::size_t segment_bytes);
   void send_one(Link& link, const Segment& segment);
   void send_impaired(Link& link, std::size_t segment_bytes);
   void defer(Link& link, std::span<const std::byte> data, std::size_t segment_bytes);
-  void flush(Link& link);
   void watch(Link& link, bool writable);
 
   const Rank rank_;

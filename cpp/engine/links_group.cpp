@@ -13,7 +13,7 @@ std::uint16_t Links::open_group(const std::string& address, int ttl) {
   if (!group_.empty()) throw std::logic_error("a group was opened before");
   group_address_ = {address, bind_address_, ttl};
   group_.resize(links_.size());
-  add_to_group(rank_, UdpSocket::speaker(group_address_, options_.socket));
+  group_[rank_] = make_link(UdpSocket::speaker(group_address_, options_.socket), rank_, true);
   return group_[rank_]->socket.port();
 }
 
@@ -23,7 +23,7 @@ void Links::join_group(const std::vector<std::string>& addresses, const std::vec
     UdpSocket member = UdpSocket::member(group_address_, ports.at(peer), options_.socket);
     // The kernel then drops what others than this rank send to the group.
     member.connect(addresses.at(peer), ports.at(peer));
-    add_to_group(peer, std::move(member));
+    group_[peer] = make_link(std::move(member), peer, true);
   }
 }
 
@@ -34,17 +34,6 @@ void Links::leave_group() {
     link->pending.clear();
     link->socket.close();
   }
-}
-
-void Links::add_to_group(Rank peer, UdpSocket socket) {
-  auto& link = group_[peer];
-  link.reset(new Link{std::move(socket), peer, true, {}, {}});
-  if (impaired_) link->impairment.emplace(options_.impairment, group_impairment_stream(peer));
-  register_link(*link);
-}
-
-std::uint64_t Links::group_impairment_stream(Rank peer) const {
-  return (links_.size() + rank_) * links_.size() + peer;
 }
 
 }  // namespace optireduce
