@@ -36,7 +36,7 @@ test-python: setup
 	$(BIN)/pytest
 
 # The core's own tests under ASan+UBSan, and under TSan those that have threads.
-THREADED := test_engine test_multicast_sockets
+THREADED := test_engine test_engine_sleep test_multicast_sockets test_turns
 build-sanitized: setup
 	cmake --preset asan && cmake --build --preset asan
 	cmake --preset tsan && cmake --build --preset tsan --target $(THREADED)

@@ -168,7 +168,7 @@ bool Network::postpone(const Event& event) {
 }
 
 void Network::arrive(const Event& event) {
-  Delivery delivery = release_slot(event.index);
+  Delivery delivery = deliveries_.take(event.index);
   note(EventKind::Arrive, event.rank, delivery.from, delivery.mask, delivery.first());
   Node& node = *nodes_[event.rank];
   if (node.crashed()) {

@@ -136,11 +136,6 @@ class Network {
   void deliver(Time at, Rank to, Delivery delivery);
   void deliver_each(std::span<const Time> arrivals, Rank to, Delivery delivery);
   void enter(const Event& event);
-  std::uint32_t take_slot(Delivery delivery);
-  Delivery release_slot(std::uint32_t slot);
-  const LinkOptions& link_options(Rank from, Rank to) const;
-  bool is_outside_group(Rank rank) const;
-  bool is_cut(Rank from, Rank to, Time at) const;
 
   SimOptions options_;
   Random random_;
@@ -151,8 +146,7 @@ class Network {
   std::vector<Link> links_;                      // by from * ranks + to
   std::vector<EgressPort> egress_;               // by rank
   std::vector<IngressPort> ingress_;             // by rank
-  std::vector<Delivery> deliveries_;             // slots for Arrive and Enter events
-  std::vector<std::uint32_t> free_slots_;        // of deliveries_
+  DeliverySlots deliveries_;                     // of Arrive and Enter events
   std::vector<std::optional<Time>> departures_;  // scratch: of the packets of a batch, from their host
   std::vector<Time> arrivals_;                   // scratch: of the packets of a coalesced batch
   Transmit transmit_;

@@ -23,7 +23,7 @@ void Network::send_to_group(Rank from, const std::shared_ptr<const WireBatch>& b
   leave_host(from, *batch);
   for (Rank to = 0; to < options_.ranks; ++to) {
     if (to == from) continue;
-    if (!is_outside_group(to)) {
+    if (!options_.is_outside_group(to, now_)) {
       send_batch(from, to, batch);
     } else {
       counters_.cut += batch->packets;
@@ -42,7 +42,7 @@ void Network::leave_host(Rank from, const WireBatch& batch) {
 
 /// What has left its host, to one rank.
 void Network::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBatch>& batch) {
-  const LinkOptions& options = link_options(from, to);
+  const LinkOptions& options = link_of(options_, from, to);
   const bool coalesced = random_.chance(options_.coalesce);
   const Duration batch_jitter = random_.duration_up_to(options.jitter);
   bool spike = random_.chance(options.spike);
@@ -79,12 +79,12 @@ void Network::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBat
 /// spike begins when its batch comes to the link.
 std::optional<Time> Network::pass_link(Rank from, Rank to, std::optional<Time> left_host, std::size_t bytes,
                                        bool& spike) {
-  const LinkOptions& options = link_options(from, to);
+  const LinkOptions& options = link_of(options_, from, to);
   if (!left_host) {
     ++counters_.queue_dropped;
     return std::nullopt;
   }
-  if (is_cut(from, to, *left_host)) {
+  if (options_.is_cut(from, to, *left_host)) {
     ++counters_.cut;
     return std::nullopt;
   }
@@ -117,7 +117,7 @@ void Network::send_hostile(Rank from, Rank to, const WireBatch& batch, const Lin
 
 void Network::inject(Rank from, Rank to, std::vector<std::byte> packet) {
   ++counters_.hostile;
-  deliver(now_ + link_options(from, to).delay, to, {single_packet(std::move(packet)), 1, from, false});
+  deliver(now_ + link_of(options_, from, to).delay, to, {single_packet(std::move(packet)), 1, from, false});
 }
 
 /// A single packet comes to the receiver's side.
@@ -127,7 +127,7 @@ void Network::deliver(Time at, Rank to, Delivery delivery) {
 
 /// The packets of the delivery come to the receiver's side, each at its time, the last one last.
 void Network::deliver_each(std::span<const Time> arrivals, Rank to, Delivery delivery) {
-  const std::uint32_t slot = take_slot(std::move(delivery));
+  const std::uint32_t slot = deliveries_.put(std::move(delivery));
   IngressPort& port = ingress_[to];
   if (!port.limited()) return events_.add(arrivals.back(), EventKind::Arrive, to, slot);
   const Delivery& waiting = deliveries_[slot];
@@ -153,45 +153,10 @@ void Network::enter(const Event& event) {
   const Delivery& delivery = deliveries_[event.index];
   note(EventKind::Enter, event.rank, delivery.from, delivery.mask);
   if (delivery.mask == 0) {
-    release_slot(event.index);
+    deliveries_.take(event.index);
   } else {
     events_.add(delivery.left, EventKind::Arrive, event.rank, event.index);
   }
-}
-
-std::uint32_t Network::take_slot(Delivery delivery) {
-  if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<std::uint32_t>(deliveries_.size()));
-    deliveries_.emplace_back();
-  }
-  const std::uint32_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  deliveries_[slot] = std::move(delivery);
-  return slot;
-}
-
-Delivery Network::release_slot(std::uint32_t slot) {
-  free_slots_.push_back(slot);
-  return std::move(deliveries_[slot]);
-}
-
-const LinkOptions& Network::link_options(Rank from, Rank to) const {
-  if (options_.other_links.empty()) return options_.link;
-  const auto found = options_.other_links.find({from, to});
-  return found == options_.other_links.end() ? options_.link : found->second;
-}
-
-bool Network::is_outside_group(Rank rank) const {
-  return std::any_of(options_.group_outages.begin(), options_.group_outages.end(),
-                     [&](const GroupOutage& outage) {
-                       return outage.rank == rank && now_ >= outage.begin && now_ < outage.end;
-                     });
-}
-
-bool Network::is_cut(Rank from, Rank to, Time at) const {
-  return std::any_of(options_.cuts.begin(), options_.cuts.end(), [&](const LinkCut& cut) {
-    return cut.from == from && cut.to == to && at >= cut.begin && at < cut.end;
-  });
 }
 
 }  // namespace optireduce::sim

@@ -151,6 +151,12 @@ Seal seal_of(const SimOptions& options, Rank rank) {
   return options.seal == Seal::Kind::Tag ? Seal(kSessionKey, rank) : Seal(kToken);
 }
 
+const LinkOptions& link_of(const SimOptions& options, Rank from, Rank to) {
+  if (options.other_links.empty()) return options.link;
+  const auto found = options.other_links.find({from, to});
+  return found == options.other_links.end() ? options.link : found->second;
+}
+
 const PortOptions& egress_of(const SimOptions& options, Rank rank) {
   const auto found = options.other_egress.find(rank);
   return found == options.other_egress.end() ? options.egress : found->second;

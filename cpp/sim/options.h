@@ -1,6 +1,7 @@
 // What a simulated network is told before it runs. Times are virtual.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -105,7 +106,29 @@ struct ForcedLossOptions {
   std::uint32_t least_elements = 0;   // shorter operations are spared
 };
 
-struct SimOptions {
+/// What goes wrong.
+struct Faults {
+  std::vector<LinkCut> cuts;
+  std::vector<GroupOutage> group_outages;
+  std::vector<Pause> pauses;
+  std::vector<Departure> departures;
+  std::vector<Crash> crashes;
+  HostileOptions hostile;
+  ForcedLossOptions forced_loss;
+
+  bool is_cut(Rank from, Rank to, Time at) const {
+    return std::any_of(cuts.begin(), cuts.end(), [&](const LinkCut& cut) {
+      return cut.from == from && cut.to == to && at >= cut.begin && at < cut.end;
+    });
+  }
+  bool is_outside_group(Rank rank, Time at) const {
+    return std::any_of(group_outages.begin(), group_outages.end(), [&](const GroupOutage& outage) {
+      return outage.rank == rank && at >= outage.begin && at < outage.end;
+    });
+  }
+};
+
+struct SimOptions : Faults {
   Rank ranks = 2;
   std::uint64_t seed = 0;
   Time begin;  // what the clock shows at first
@@ -122,19 +145,10 @@ struct SimOptions {
   std::map<Rank, PortOptions> other_ingress;  // instead, for some ranks
   std::vector<Background> backgrounds;
 
-  std::vector<LinkCut> cuts;
-  std::vector<GroupOutage> group_outages;
-  std::vector<Pause> pauses;
-  std::vector<Departure> departures;
-  std::vector<Crash> crashes;
-
   /// What a rank's clock shows more than the network's at the beginning, and how many microseconds it gains
   /// each second (parts per million). All other times of these options are the network's.
   std::map<Rank, Duration> clock_offset;
   std::map<Rank, double> clock_drift;
-
-  HostileOptions hostile;
-  ForcedLossOptions forced_loss;
 
   /// Share of the batches that arrive as GRO would hand them over: in one piece when their last packet is
   /// there. 1 is the fastest to simulate (an event for each batch instead of one for each packet).
@@ -161,6 +175,8 @@ struct SimOptions {
 /// What the rank closes and opens packets with.
 Seal seal_of(const SimOptions& options, Rank rank);
 
+/// The pair's link: its own or everybody's.
+const LinkOptions& link_of(const SimOptions& options, Rank from, Rank to);
 /// The rank's port: its own or everybody's.
 const PortOptions& egress_of(const SimOptions& options, Rank rank);
 const PortOptions& ingress_of(const SimOptions& options, Rank rank);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "group/config.h"
@@ -43,6 +44,30 @@ struct Delivery {
   std::uint32_t packets() const;
   std::size_t bytes() const;
   std::span<const std::byte> first() const;
+};
+
+/// Deliveries that events refer to, by number.
+class DeliverySlots {
+ public:
+  std::uint32_t put(Delivery delivery) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<std::uint32_t>(slots_.size()));
+      slots_.emplace_back();
+    }
+    const std::uint32_t slot = free_.back();
+    free_.pop_back();
+    slots_[slot] = std::move(delivery);
+    return slot;
+  }
+  Delivery take(std::uint32_t slot) {
+    free_.push_back(slot);
+    return std::move(slots_[slot]);
+  }
+  Delivery& operator[](std::uint32_t slot) { return slots_[slot]; }
+
+ private:
+  std::vector<Delivery> slots_;
+  std::vector<std::uint32_t> free_;
 };
 
 /// Packets of one sender in one pooled buffer, as a socket with GRO fills it.
