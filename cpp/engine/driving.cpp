@@ -74,7 +74,8 @@ void Engine::yield_core(Time now) {
   if (back - now + clock_.skipped() - skipped > kLongYield) core_busy_until_ = back + kCoreBusyFor;
 }
 
-/// A process that stood still has not heard what the others said meanwhile: they are not silent.
+/// A process that stood still has not heard what the others said meanwhile: they are not silent. Said before
+/// anything that came meanwhile is handled.
 void Engine::tell_standstill() {
   constexpr Duration kNoticeable = Duration::millis(10);
   const Time now = clock_.now();
@@ -82,6 +83,7 @@ void Engine::tell_standstill() {
   if (skipped < kNoticeable) return;
   told_skipped_ = clock_.skipped();
   group_->stood_still(now, skipped);
+  transmit_all(now);
 }
 
 /// One look at all sockets and timers. False if there was nothing to do.
@@ -89,6 +91,7 @@ bool Engine::work_once() {
   std::array<Links::Event, Links::kMaxEvents> events;
   const std::size_t count = links_.wait(Duration{0}, events);
   handle_events(std::span(events.data(), count));
+  tell_standstill();
   // Timers come after packets, because what lies in a socket has not been lost; but not for ever.
   const Time now = clock_.now();
   busy_rounds_ = count == 0 ? 0 : busy_rounds_ + 1;
@@ -124,7 +127,6 @@ void Engine::wake_background() {
 }
 
 void Engine::handle_events(std::span<const Links::Event> events) {
-  tell_standstill();
   for (const Links::Event& event : events) {
     if (event.writable) links_.flush(event);
     receive_batch(event);
@@ -138,6 +140,7 @@ void Engine::handle_events(std::span<const Links::Event> events) {
 /// system call for each packet and peer.
 void Engine::receive_batch(const Links::Event& socket) {
   const Time now = clock_.now();
+  tell_standstill();
   std::size_t bytes = 0;
   do {
     datagrams_.clear();

@@ -76,6 +76,7 @@ std::uint64_t Engine::start(const Call& call) {
   Lock lock = turns_.lock_now();
   require_begun();
   if (turns_.stopping()) throw std::logic_error("the engine is closed");
+  tell_standstill();
   const Time now = clock_.now();
   const Time due_before = group_->poll_timeout();
   const std::uint64_t number = group_->start(now, call);

@@ -43,11 +43,13 @@ Time Node::runs_at(Time now) const {
 }
 
 void Node::note_run(Time now) {
-  Duration longest;
+  Time begin = Time::never(), end;
   for (const Pause& pause : pauses_) {
-    if (pause.begin > ran_at_ && pause.end <= now) longest = std::max(longest, pause.end - pause.begin);
+    if (pause.begin <= ran_at_ || pause.end > now) continue;
+    begin = std::min(begin, pause.begin);
+    end = std::max(end, pause.end);
   }
-  if (longest > Duration{}) group_->stood_still(clock(now), longest);
+  if (begin < end) group_->stood_still(clock(now), end - begin);
   ran_at_ = now;
 }
 

@@ -73,7 +73,10 @@ class Script {
       if (choice == 2) each.group().ping_unfinished_peers();
     });
     if (choice == 3) both([&](Subject& each) { each.group().release(now_); });
-    if (choice == 4) both([&](Subject& each) { each.group().stood_still(now_); });
+    if (choice == 4) {
+      const Duration how_long = Duration::millis(4 * std::int64_t{input_.byte()});
+      both([&](Subject& each) { each.group().stood_still(now_, how_long); });
+    }
     if (choice == 5) both([&](Subject& each) { each.group().take_residual(1); });
     if (choice > 5) pass(Duration::millis(choice * 10));
   }

@@ -70,6 +70,7 @@ class Calls {
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);
   std::uint64_t wanted_by_removed() const;
+  bool is_kept_whole(std::uint64_t number) const;
   void note_completed(Time now, Report report);
   void count(const Report& report);
   void count_own(const Report& report);

@@ -104,9 +104,7 @@ void Calls::let_go(Operation& operation) {
   if (operation.call().stays_readable) return;
   // A rank that is removed and returns fetches everything of an operation anew.
   const bool whole = core_.config.elastic();
-  // While the view changes others were told that it is kept. While a rank may return everybody keeps
-  // everything: whoever is removed next, the others can pass its decisions on.
-  const bool others = members_.changes.changing() || wanted_by_removed() <= operation.number();
+  const bool others = members_.changes.changing() || is_kept_whole(operation.number());
   operation.exchange().detach(whole, others, members_.orphans_of(operation));
 }
 
@@ -192,7 +190,8 @@ std::uint64_t Calls::wanted_by_removed() const {
   const std::uint64_t first = log.empty() ? core_.progress.completed() : log.front().first.first;
   std::uint64_t least = ~std::uint64_t{0};
   for (const Peer& peer : core_.peers) {
-    const bool out = !members_.view().contains(peer.rank) && !peer.left && peer.rank != core_.config.rank;
+    const bool left = peer.left || has(members_.membership.left(), peer.rank);
+    const bool out = !members_.view().contains(peer.rank) && !left && peer.rank != core_.config.rank;
     if (out && peer.completed >= first) least = std::min(least, peer.completed);
   }
   return least;
@@ -215,14 +214,20 @@ void Calls::forget_old() {
   members_.membership.forget_before(least);
 }
 
+/// Others' decisions, too, within half of the log's room: while a rank can return, whoever is removed next
+/// must not take its decisions away. Within the rest each keeps its own, which lasts longer.
+bool Calls::is_kept_whole(std::uint64_t number) const {
+  return number >= wanted_by_removed() && core_.operations.log_bytes() < core_.config.log_bytes / 2;
+}
+
 void Calls::release() {
-  const std::uint64_t least = std::min(members_.least_completed(), wanted_by_removed());
-  std::size_t bytes = 0;
-  for (const auto& [key, operation] : std::views::reverse(core_.operations.log())) {
-    const bool needed = key.first >= least && bytes < core_.config.log_bytes;
-    const bool others = needed || members_.changes.changing() || members_.membership.must_keep(key.first);
+  const std::uint64_t least = members_.least_completed();
+  for (const auto& [key, operation] : core_.operations.log()) {
+    if (!operation->exchange().bucket().begun()) continue;
+    const bool lacked = key.first >= least && core_.operations.log_bytes() < core_.config.log_bytes;
+    const bool counted_on = members_.changes.changing() || members_.membership.must_keep(key.first);
+    const bool others = lacked || counted_on || is_kept_whole(key.first);
     operation->exchange().detach(core_.config.elastic(), others, members_.orphans_of(*operation));
-    bytes += operation->exchange().bucket().engine_bytes();
   }
 }
 

@@ -123,6 +123,11 @@ void Calls::fail_late(Time now, std::uint64_t number) {
         note_late(peer.rank, name_of(peer.rank) + " (behind by more than max_lag steps)");
     }
   }
+  if (late.empty()) {  // all is here, and may not be handed over
+    for_each_rank(members_.unanswered(), [&](Rank rank) {
+      note_late(rank, name_of(rank) + " (has not answered since this process stood still)");
+    });
+  }
   if (!late.empty())
     announce(number, {RejectReason::Timeout, late.front(), core_.config.rank, descriptor, descriptor});
   fail(now, number, ErrorCode::Timeout,

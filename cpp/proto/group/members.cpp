@@ -6,9 +6,11 @@
 namespace optireduce {
 namespace {
 
+/// A busy machine does not run a process for 100 ms at a time: such a rank must not be removed.
+constexpr Duration kLeastSilence = Duration::millis(200);
+
 MembershipConfig membership_config(const GroupConfig& config) {
-  // A busy machine does not run a process for 100 ms at a time: such a rank must not be removed.
-  return {.rank = config.rank, .silence = {.least = Duration::millis(200), .exact = config.exact_silence}};
+  return {.rank = config.rank, .silence = {.least = kLeastSilence, .exact = config.exact_silence}};
 }
 
 // ---- What the view change asks
@@ -86,21 +88,25 @@ bool Members::heard(Time now, const Header& header) {
   if (!counts(header)) return false;
   membership.silence().heard(now, header.sender);
   if ((header.flags & kFlagHearsAll) != 0) membership.told_hearing(now, header.sender, view().members);
-  if (!stood_still_at_ || (header.flags & kFlagEcho) == 0) return false;
-  if (not_before(header.echo, *stood_still_at_)) answered_ |= bit_of(header.sender);
+  if (answered_ == kEverybody) return false;
+  if ((header.flags & kFlagEcho) != 0 && not_before(header.echo, first_since_))
+    answered_ |= bit_of(header.sender);
   if (!membership.quorum(answered_)) return false;
-  stood_still_at_.reset();
+  answered_ = kEverybody;
   return true;
 }
 
 void Members::stood_still(Time now, Duration how_long) {
-  Silence& silence = membership.silence();
-  silence.restart(now);
+  membership.silence().restart(now);
+  if (!core_.config.elastic() || how_long < kLeastSilence / 2) return;  // nobody was removed for less
+  first_since_ = static_cast<std::uint32_t>(std::max(now.ns / 1000, core_.last_timestamp + 1));
   answered_ = bit_of(core_.config.rank);
-  // Nobody was removed for less, nor where no view can be without us.
-  if (!core_.config.elastic() || how_long < silence.limit() / 2 || membership.quorum(answered_)) return;
-  stood_still_at_ = static_cast<std::uint32_t>(core_.last_timestamp) + 1;
-  for_each_rank(membership.others(), [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
+  ask_unanswered();
+}
+
+void Members::ask_unanswered() {
+  if (may_hand_over()) return;
+  for_each_rank(unanswered(), [&](Rank rank) { core_.tell(PacketType::Ping, rank); });
 }
 
 void Members::note_other_view(Time now, const Header& header) {

@@ -2,7 +2,6 @@
 // What a new view does to operations is in views.h.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "group/core.h"
@@ -20,15 +19,21 @@ class Members {
   bool halted() const { return changes.standing().away || changes.standing().lost; }
   /// Whether what is complete may be handed over. After a standstill the others may have gone on without us
   /// and made void what nobody has but we: a quorum must have answered what was sent since.
-  bool may_hand_over() const { return !halted() && !stood_still_at_; }
+  bool may_hand_over() const {
+    return !halted() && (answered_ == kEverybody || membership.quorum(answered_));
+  }
   /// What was not heard meanwhile says nothing about others, and what is heard next may be old.
   void stood_still(Time now, Duration how_long);
+  /// Who has not answered since the standstill, and may have to.
+  RankMask unanswered() const { return view().members & ~answered_; }
+  /// Asks them.
+  void ask_unanswered();
   /// Whether all members of the view were heard lately.
   bool hears_all() const { return hears_all_; }
   /// The least completed of this rank and the members that are waited for.
   std::uint64_t least_completed() const;
 
-  /// True if this ends what stood_still() began.
+  /// True if what is complete may be handed over now, and could not before.
   bool heard(Time now, const Header& header);
   void advanced(const Header& header, std::uint64_t completed) {
     if (counts(header)) membership.advanced(header.sender, completed);
@@ -60,6 +65,8 @@ class Members {
   ViewChange changes;
 
  private:
+  static constexpr RankMask kEverybody = ~RankMask{0};
+
   bool in_view(const Header& header) const {
     return header.view == static_cast<std::uint16_t>(view().number);
   }
@@ -71,9 +78,9 @@ class Members {
   std::vector<PieceCutter> cutters_;    // by rank
   RankMask suspects_ = 0;               // that were counted
   bool hears_all_ = true;
-  Time fired_at_;                                // our timer, last
-  std::optional<std::uint32_t> stood_still_at_;  // the first timestamp since ...
-  RankMask answered_ = 0;                        // ... and who has answered it or a later one
+  Time fired_at_;                   // our timer, last
+  std::uint32_t first_since_ = 0;   // our first timestamp since the last standstill ...
+  RankMask answered_ = kEverybody;  // ... and who has answered it or a later one
 };
 
 }  // namespace optireduce

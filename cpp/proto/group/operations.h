@@ -41,6 +41,12 @@ class Operations {
   }
   Range all() const { return {all_.begin(), all_.end()}; }
   Range log() const { return {all_.begin(), first_of(first_open_)}; }
+  /// Memory of the log that is the engine's own.
+  std::size_t log_bytes() const {
+    std::size_t bytes = 0;
+    for (const auto& [_, operation] : log()) bytes += operation->exchange().bucket().engine_bytes();
+    return bytes;
+  }
   Range open() const { return {first_of(first_open_), all_.end()}; }
   /// The stages of one, of which only a grid has more than one.
   Range stages(std::uint64_t number) const { return {first_of(number), first_of(number + 1)}; }

@@ -27,6 +27,7 @@ void Views::install(Time now, const View& view) {
   } else {
     keep_on(now, view);
   }
+  members_.ask_unanswered();  // answers in the view before do not count
   calls_.complete_ready(now);
   calls_.begin_waiting(now);
   members_.look_for_silence(now);
