@@ -88,7 +88,7 @@ std::vector<std::vector<std::byte>> PieceCutter::cut(const ViewMessage& message,
   auto pieces = cut_view_message(bytes, message_id(0, sequence_), piece_bytes);
   // A full buffer loses the end of a burst: each repeat begins with other pieces.
   const std::size_t begin = pieces.empty() ? 0 : repeats_ * (pieces.size() / 8 + 1) % pieces.size();
-  std::ranges::rotate(pieces, pieces.begin() + static_cast<std::ptrdiff_t>(begin));
+  std::rotate(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(begin), pieces.end());
   return pieces;
 }
 

@@ -52,10 +52,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(continues(*header, packet, header->offset), "a packet has its own header");
   }
   const std::span<const std::byte> all = packet;
-  for (const auto bytes : {all, all.subspan(std::min(all.size(), kHeaderBytes))}) {
-    read_body<RequestBody>(bytes, ranks);
-    read_body<RejectBody>(bytes, ranks);
-    read_view_message(bytes, std::min<Rank>(ranks, 64));
+  for (const auto body : {all, all.subspan(std::min(all.size(), kHeaderBytes))}) {
+    read_body<RequestBody>(body, ranks);
+    read_body<RejectBody>(body, ranks);
+    read_view_message(body, std::min<Rank>(ranks, 64));
   }
   return 0;
 }

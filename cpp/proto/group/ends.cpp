@@ -204,9 +204,11 @@ void Calls::forget_old() {
   const std::uint64_t all_have = members_.least_completed(), completed = core_.progress.completed();
   std::uint64_t least = std::min(all_have, wanted_by_removed());
   std::size_t bytes = 0;
-  for (const auto& [key, operation] : std::views::reverse(core_.operations.log())) {
-    bytes += operation->exchange().bucket().engine_bytes();
-    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(key.first + 1, all_have));
+  const Operations::Range log = core_.operations.log();
+  for (auto newest = log.end(); newest != log.begin();) {
+    --newest;
+    bytes += newest->second->exchange().bucket().engine_bytes();
+    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(newest->first.first + 1, all_have));
   }
   if (completed > kMostLogged) least = std::max(least, completed - kMostLogged);
   core_.operations.forget_below(least);

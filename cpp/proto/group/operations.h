@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <utility>
 
@@ -19,7 +18,15 @@ class Operations {
  public:
   using Key = std::pair<std::uint64_t, Scope>;
   using Map = std::map<Key, std::unique_ptr<Operation>>;
-  using Range = std::ranges::subrange<Map::const_iterator>;  // oldest first
+  /// Oldest first. (Clang 14 cannot compile std::ranges::subrange.)
+  struct Range {
+    Map::const_iterator first, last;
+
+    Map::const_iterator begin() const { return first; }
+    Map::const_iterator end() const { return last; }
+    bool empty() const { return first == last; }
+    const Map::value_type& front() const { return *first; }
+  };
 
   /// The operation, or null.
   Operation* find(std::uint64_t number, Scope scope = Scope::All) const {
