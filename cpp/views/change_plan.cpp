@@ -7,6 +7,7 @@ namespace optireduce {
 namespace {
 
 constexpr Duration kMinute = Duration::millis(60'000);
+constexpr std::int64_t kStaying = 4;  // a rank that stays so many times as long as it had to wait is steady
 constexpr Duration kCandidateLife = Duration::millis(3000);  // a Join is repeated far more often
 
 }  // namespace
@@ -40,11 +41,17 @@ std::vector<std::pair<Rank, Join>> ChangePlan::requests(RankMask ranks) const {
   return found;
 }
 
+/// The others wait while a rank that returns replays what it missed: it should not miss more for having to
+/// wait, unless it never stays.
+Duration ChangePlan::wait_of(const Removals& removals) const {
+  if (removals.count < 2) return {};
+  const int doublings = std::min(removals.count - 2, 6);
+  return std::min(config_.readmission * (std::int64_t{1} << doublings), kMinute);
+}
+
 Time ChangePlan::readmitted_at(Rank rank) const {
   const auto removals = removals_.find(rank);
-  if (removals == removals_.end() || removals->second.count < 2) return kLongAgo;
-  const int doublings = std::min(removals->second.count - 2, 6);
-  return removals->second.last + std::min(config_.readmission * (std::int64_t{1} << doublings), kMinute);
+  return removals == removals_.end() ? kLongAgo : removals->second.last + wait_of(removals->second);
 }
 
 /// Candidates come in when a member is as far as they are.
@@ -106,9 +113,11 @@ void ChangePlan::installs(Time now, const View& view) {
   replaced_ &= view.members & ~view.removed;
   for_each_rank(view.removed & ~view.joined, [&](Rank rank) {
     Removals& removals = removals_[rank];
-    removals.count = now - removals.last < kMinute ? removals.count + 1 : 1;
+    const Duration soon = std::max(wait_of(removals), config_.readmission) * kStaying;
+    removals.count = now - removals.returned < soon ? removals.count + 1 : 1;
     removals.last = now;
   });
+  for_each_rank(view.joined, [&](Rank rank) { removals_[rank].returned = now; });
 }
 
 void ChangePlan::clear() {

@@ -84,11 +84,13 @@ class ChangePlan {
     Time at{};
   };
   struct Removals {
-    int count = 0;  // each within a minute of the one before
+    int count = 0;  // in a row, each soon after the return
     Time last{};
+    Time returned{};
   };
   RankMask ready_joiners(Time now) const;
   RankMask ready_leavers() const;
+  Duration wait_of(const Removals& removals) const;
   Time readmitted_at(Rank rank) const;
 
   ViewChangeConfig config_;

@@ -203,27 +203,35 @@ TEST(an_exact_operation_that_no_survivor_knows_fails_when_it_is_started) {
   }
 }
 
-TEST(readmission_after_a_second_removal_waits) {
+TEST(readmission_waits_after_a_removal_soon_after_the_return) {
   View view = View::initial(3);
   Membership membership({.rank = 0}, view);
   ChangePlan plan({.readmission = Duration::millis(1000)}, membership);
   auto joiners = [&](int ms) { return plan.wanted(Time{} + Duration::millis(ms), {}, false).joiners; };
-  auto remove_and_ask = [&] {
-    view.removed = bit_of(2);
-    view.members = 0b011;
+  auto install = [&](int ms, RankMask removed, RankMask joined) {
+    view.removed = removed;
+    view.joined = joined;
+    view.members = 0b011 | joined;
     ++view.number;
     view.ranks[2].changed_at = view.number;
-    plan.installs({}, view);
-    membership.install({}, view);
-    plan.consider({}, 2, {.known = view.number}, Verdict::Fits);
-    return joiners(0);
+    plan.installs(Time{} + Duration::millis(ms), view);
+    membership.install(Time{} + Duration::millis(ms), view);
   };
-  CHECK_EQ(remove_and_ask(), bit_of(2));
-  CHECK_EQ(remove_and_ask(), RankMask{0});
-  CHECK_EQ(joiners(1000), bit_of(2));
-  CHECK_EQ(remove_and_ask(), RankMask{0});
-  CHECK_EQ(joiners(1999), RankMask{0});
-  CHECK_EQ(joiners(2000), bit_of(2));
+  auto remove_and_ask = [&](int ms) {
+    install(ms, bit_of(2), 0);
+    plan.consider(Time{} + Duration::millis(ms), 2, {.known = view.number}, Verdict::Fits);
+    return joiners(ms);
+  };
+  CHECK_EQ(remove_and_ask(10'000), bit_of(2));
+  install(10'000, 0, bit_of(2));
+  CHECK_EQ(remove_and_ask(13'999), RankMask{0});
+  CHECK_EQ(joiners(14'999), bit_of(2));
+  install(15'000, 0, bit_of(2));
+  CHECK_EQ(remove_and_ask(16'000), RankMask{0});
+  CHECK_EQ(joiners(17'999), RankMask{0});
+  CHECK_EQ(joiners(18'000), bit_of(2));
+  install(18'000, 0, bit_of(2));
+  CHECK_EQ(remove_and_ask(26'000), bit_of(2));  // it has stayed
 }
 
 TEST(a_request_that_was_not_granted_is_not_proposed_again) {
