@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -160,6 +161,10 @@ class Ranks {
 // ---- Calls and values
 
 using Values = std::vector<float>;
+
+inline bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 constexpr std::uint32_t kElements = 3'000;
 constexpr Duration kLong = Duration::millis(1'000);
