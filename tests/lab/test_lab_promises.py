@@ -13,7 +13,7 @@ import torch
 from labs import needs_a_lab
 
 from optireduce.cli import main
-from optireduce.lab import Lab
+from optireduce.lab import Lab, Lateness
 from optireduce.trials.places import Loopback
 from optireduce.trials.replicas.outcome import RankStory, Run
 from optireduce.trials.replicas.plan import GLOO, OURS, ReplicaPlan
@@ -167,12 +167,12 @@ def test_one_false_suspicion_is_allowed() -> None:
 
 
 def test_a_plan_travels_to_the_ranks() -> None:
-    plan = ReplicaPlan(10, naps={"3": 1.0}, settings={"drop": 0.03})
+    plan = ReplicaPlan(10, naps={"3": 1.0}, late=Lateness(0.1, 0.2), settings={"drop": 0.03})
     assert Seat.from_json(Seat(plan, 1, 4, "lo", "/tmp").to_json(), ReplicaPlan).plan == plan
 
 
 def test_rank_0_sleeps_and_a_straggler_is_one_rank_at_a_time() -> None:
-    plan = ReplicaPlan(1000, naps={"3": 1.5}, late_share=0.15, late_seconds=0.3)
+    plan = ReplicaPlan(1000, naps={"3": 1.5}, late=Lateness(0.15, 0.3))
     late = [[rank for rank in range(4) if plan.delay_seconds(rank, 4, step)] for step in range(1000)]
     assert plan.delay_seconds(0, 4, 3) >= 1.5
     assert max(map(len, late[4:])) == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from ..lab import Environment, Lab, calm, disturb, find_environment, require_tools
+from ..lab import Environment, Lab, calm, disturb, find_environment, require_all_reduces, require_tools
 from ..trials.allreduce.comparison import Comparison, compare
 from ..trials.allreduce.plan import Plan, System
 from ..trials.calibrated import Scope, recall
@@ -41,7 +42,7 @@ class Network:
             try:
                 return run_training(
                     self._lab,
-                    plan,
+                    replace(plan, late=self._environments[environment].late),
                     Path(folder) / "run",
                     begin=self._begin(environment, plan.seed),
                     advance=advance,
@@ -58,6 +59,7 @@ class Network:
         advance: Callable[[str, int], None],
     ) -> Comparison:
         """All-reduces of all systems, taking turns, in this environment."""
+        require_all_reduces(self._environments[environment])
         size = BUCKET_BYTES // (4 * self.hosts) * 4 * self.hosts
         plan = Plan(systems, self.hosts, size, iterations, min(BLOCK, iterations), _WARMUP)
         try:

@@ -6,20 +6,32 @@ machine's own interfaces are never touched.
 
 from __future__ import annotations
 
-from .environments import ENVIRONMENTS, Environment, calm, disturb, find_environment, require_tools
+from .environments import (
+    ENVIRONMENTS,
+    Environment,
+    calm,
+    disturb,
+    find_environment,
+    require_all_reduces,
+    require_tools,
+)
 from .errors import LabError
 from .lab import Lab
+from .lateness import ON_TIME, Lateness
 from .shaping import Link, Queue
 
 __all__ = [
     "ENVIRONMENTS",
+    "ON_TIME",
     "Environment",
     "Lab",
     "LabError",
+    "Lateness",
     "Link",
     "Queue",
     "calm",
     "disturb",
     "find_environment",
+    "require_all_reduces",
     "require_tools",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from .errors import LabError
 from .lab import Lab
+from .lateness import ON_TIME, Lateness
 from .loss import require_firewall
 from .pauses import Pauses
 from .shaping import bits_per_second
@@ -35,6 +36,8 @@ class Environment:
     bursts: BurstRecipe | None = None
     tail: float | None = None
     pauses: Pauses | None = None
+    late: Lateness = ON_TIME
+    """Of processes that train; no other program heeds it."""
     stops: bool = False
     """One host's programs stop for some seconds, once."""
     crashes: bool = False
@@ -68,6 +71,11 @@ ENVIRONMENTS: Mapping[str, Environment] = {
             "a random host's programs stand still for 0.3 s on average, every 3 s",
             pauses=Pauses(300, 2_700),
         ),
+        Environment(
+            "late",
+            "training only: a random rank's process is 0.3 s late in 15 % of the steps",
+            late=Lateness(0.15, 0.3),
+        ),
         Environment("stop", "one host's programs are stopped for 3 s", stops=True),
         Environment("crash", "one host's programs are killed", crashes=True),
     )
@@ -86,6 +94,15 @@ def require_tools(environment: Environment) -> None:
     wait for it."""
     if environment.loss > 0:
         require_firewall(f"environment = {environment.name!r}")
+
+
+def require_all_reduces(environment: Environment) -> None:
+    """Raise LabError where programs that only reduce would notice nothing."""
+    if environment.late != ON_TIME:
+        raise LabError(
+            f"environment = {environment.name!r} makes processes late that compute: it is for training; "
+            "try `optireduce experiment tta`"
+        )
 
 
 def disturb(lab: Lab, environment: Environment, seed: int) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .places import Place
 
@@ -32,10 +31,18 @@ class Seat(Generic[P]):
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str, plan: Callable[..., P]) -> Seat[P]:
+    def from_json(cls, text: str, plan: type[P]) -> Seat[P]:
         """What to_json wrote of a seat with such a plan."""
         values = json.loads(text)
-        return cls(plan=plan(**values.pop("plan")), **values)
+        return cls(plan=_made(plan, values.pop("plan")), **values)
+
+
+def _made(kind: Any, values: dict[str, Any]) -> Any:
+    """A dataclass whose fields may be dataclasses; these have a default."""
+    parts = {field.name: type(field.default) for field in fields(kind) if is_dataclass(field.default)}
+    return kind(
+        **values | {name: _made(part, values[name]) for name, part in parts.items() if name in values}
+    )
 
 
 def seats(plan: P, place: Place, folder: str) -> list[str]:

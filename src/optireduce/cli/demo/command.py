@@ -48,14 +48,16 @@ def demo(
     loopback. The model (0.84 million parameters) learns to predict the bytes of Python's own standard
     library; seed and data are the same for both. Some two minutes on two cores.
     """
-    chosen = chosen_environment(environment)
+    chosen = chosen_environment(environment, trains=True)
     shutil.rmtree(out / "runs", ignore_errors=True)
     outcomes = []
     try:
         with _place(hosts, chosen) as (place, begin, title), progress_bar() as progress:
             for system in _SYSTEMS:
                 bar = progress.add_task(f"{system:10}", total=steps, note="starting ranks")
-                plan = TrainingPlan(system, steps, seed=_SEED, evaluate_every=max(1, steps // 20))
+                plan = TrainingPlan(
+                    system, steps, seed=_SEED, evaluate_every=max(1, steps // 20), late=chosen.late
+                )
                 folder, advance = out / "runs" / system, _teller(progress, bar)
                 at_step = _fault(place, chosen, steps // 2)
                 outcomes.append(

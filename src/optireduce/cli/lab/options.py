@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...lab import Environment, LabError, find_environment, require_tools
+from ...lab import Environment, LabError, find_environment, require_all_reduces, require_tools
 from ...lab.privilege import obtain
 from ..console import say
 from ..errors import CommandFailed, UsageError
@@ -28,11 +28,14 @@ def become_able() -> None:
         raise CommandFailed(str(error)) from error
 
 
-def chosen_environment(name: str) -> Environment:
-    """By its name; one that this machine cannot have is refused before anything begins."""
+def chosen_environment(name: str, trains: bool = False) -> Environment:
+    """By its name; one that this machine cannot have, or that would do nothing, is refused before anything
+    begins."""
     try:
         environment = find_environment(name)
         require_tools(environment)
+        if not trains:
+            require_all_reduces(environment)
     except LabError as error:
         raise UsageError(str(error)) from error
     return environment

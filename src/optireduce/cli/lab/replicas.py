@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ...lab import Lab, calm, disturb, find_environment
+from ...lab import ON_TIME, Lab, calm, disturb, find_environment
 from ...trials.calibrated import Scope, recall
 from ...trials.places import Loopback
 from ...trials.replicas.outcome import Run
@@ -25,7 +25,7 @@ from .results import Out, failures_as_errors, write_result
 _SCENARIOS = ("tail3", "loss3", "straggler", "kill", "loopback")
 _CALIBRATED_BYTES = 4 << 20
 _LOSS = 0.03
-_LATE_SHARE, _LATE_SECONDS = 0.15, 0.3
+_LATE = find_environment("late").late
 _LOOPBACK_VALUES = 25 << 20  # 100 MB
 _LOOPBACK_STEPS = 20
 _VALUES = 200_000  # beside 0.84 million parameters of the transformer
@@ -77,14 +77,12 @@ def _check(name: str) -> str:
 def _plan(name: str, steps: int, seed: int) -> ReplicaPlan:
     if name == "loopback":
         return ReplicaPlan(min(steps, _LOOPBACK_STEPS), values=_LOOPBACK_VALUES, seed=seed)
-    late = (_LATE_SHARE, _LATE_SECONDS) if name == "straggler" else (0.0, 0.0)
     settings = {"drop": _LOSS} if name == "loss3" and not _has_firewall() else {}
     return ReplicaPlan(
         steps,
         values=_VALUES,
         transformer=True,
-        late_share=late[0],
-        late_seconds=late[1],
+        late=_LATE if name == "straggler" else ON_TIME,
         seed=seed,
         settings=settings,
     )

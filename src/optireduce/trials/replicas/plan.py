@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
+
+from ...lab import ON_TIME, Lateness
 
 GLOO, OURS = "gloo", "optireduce"
 RANK_MODULE = "optireduce.trials.replicas.rank"
@@ -22,8 +23,7 @@ class ReplicaPlan:
     transformer: bool = False  # whether a byte transformer learns beside it, with AdamW
     checks: int = 8  # how often bits are compared
     step_seconds: float = 0.0  # a step computes at least so long
-    late_share: float = 0.0  # of the steps, in which a random rank is late
-    late_seconds: float = 0.0
+    late: Lateness = ON_TIME
     naps: Mapping[str, float] = field(default_factory=dict)  # rank 0's process sleeps: step and seconds
     seed: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of optireduce.Config
@@ -34,7 +34,5 @@ class ReplicaPlan:
 
     def delay_seconds(self, rank: int, ranks: int, step: int) -> float:
         """How long this rank's process sleeps before this step computes."""
-        random = Random(self.seed * 1_000_003 + step)
-        late = random.random() < self.late_share and random.randrange(ranks) == rank
         nap = self.naps.get(str(step), 0.0) if rank == 0 else 0.0
-        return nap + (self.late_seconds if late else 0.0)
+        return nap + self.late.delay(self.seed, rank, ranks, step)

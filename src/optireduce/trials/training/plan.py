@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...lab import ON_TIME, Lateness
+
 GLOO = "gloo"
 RANK_MODULE = "optireduce.trials.training.rank"
 
@@ -23,4 +25,5 @@ class TrainingPlan:
     seed: int = 1
     evaluate_every: int = 10  # steps between snapshots that are evaluated on held-out text
     held_out_batches: int = 16
+    late: Lateness = ON_TIME
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of optireduce.Config

@@ -50,6 +50,7 @@ def train(seat: Seat[TrainingPlan], voice: Voice) -> None:
     began = time.perf_counter()
     for step in range(plan.steps):
         start = time.perf_counter()
+        time.sleep(plan.late.delay(plan.seed, seat.rank, seat.size, step))
         tokens, targets = sample_batch(training, plan.batch, config.context, generator)
         loss = ddp(tokens, targets)
         loss.backward()
