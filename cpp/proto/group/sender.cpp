@@ -244,10 +244,17 @@ void Sender::answer_peers(Time now) {
   set_answer_timer();
 }
 
+/// It answers what is asked: that our packets have come does not say that we may go on, and what asked for
+/// that, or its answer, may be lost.
+void Sender::ping_stuck(const Peer& peer) {
+  const Wanted wanted = peer.window.wanted(Stage::Contributions, peer.window.batch_bytes());
+  core_.tell(PacketType::Ping, peer.rank, wanted.decision ? kFlagHeld : std::uint8_t{0});
+}
+
 void Sender::check_stuck_peers(Time now) {
   Time next = Time::never();
   for (Peer& peer : core_.peers) {
-    if (peer.check_stuck(now)) core_.tell(PacketType::Ping, peer.rank);
+    if (peer.check_stuck(now)) ping_stuck(peer);
     next = std::min(next, peer.stuck_until(now));
   }
   core_.timers.set({TimerKind::Stuck}, next);

@@ -61,6 +61,7 @@ class Sender {
   void charge_windows(std::uint32_t timestamp);
   void note_held_back(Time now);
   void note_held_back(Time now, Peer& peer);
+  void ping_stuck(const Peer& peer);
 
   Core& core_;
   const Members& members_;
