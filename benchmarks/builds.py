@@ -7,7 +7,8 @@ The first two arguments are the interpreters of two environments with one build 
 ranks, both builds start their ranks once: on loopback, or with --rate on the hosts of a lab whose links have
 that rate. Then they take turns. A pair is one turn of each build, in changing order, while the ranks of the
 other build wait. The ratio of a pair is new over old. The table has the median ratio of all pairs with its
-95 % interval (bootstrap), and the CPU time of all ranks for each GB that an all-reduce moves (2(N-1)S bytes).
+95 % interval (bootstrap), and the same for the CPU time of all ranks, given for each GB that an all-reduce
+moves (2(N-1)S bytes).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rate", help="on hosts of a lab with links of this rate, e.g. 200mbit")
     options = parser.parse_args()
     print(f"{'ranks':>5} {'size':>6} {'old ms':>9} {'new ms':>9} {'new/old':>8} {'95 % interval':>16}"
-          f" {'old CPU s/GB':>13} {'new CPU s/GB':>13}")  # fmt: skip
+          f" {'old CPU s/GB':>13} {'new CPU s/GB':>13} {'new/old':>8} {'95 % interval':>16}")  # fmt: skip
     for ranks in map(int, options.ranks.split(",")):
         with Lab(hosts=ranks, rate=options.rate) if options.rate else nullcontext() as lab:
             builds = [Build(python, ranks, lab) for python in (options.old, options.new)]
@@ -80,15 +81,20 @@ def compare(builds: list[Build], size: int, pairs: int) -> list[list[dict[str, f
 
 def print_row(ranks: int, size: str, turns: list[list[dict[str, float]]]) -> None:
     """Medians of the turns, and of the ratios of pairs."""
-    old, new = ([turn["seconds"] for turn in each] for each in turns)
+    gigabytes = 2 * (ranks - 1) * bytes_of(size) * operations_for(bytes_of(size)) / 1e9
+    times = [[turn["seconds"] * 1e3 for turn in each] for each in turns]
+    cpu = [[turn["cpu"] / gigabytes for turn in each] for each in turns]
+    print(f"{ranks:>5} {size:>6} {median(times[0]):>9.3f} {median(times[1]):>9.3f} {ratio_of(*times)}"
+          f" {median(cpu[0]):>13.3f} {median(cpu[1]):>13.3f} {ratio_of(*cpu)}", flush=True)  # fmt: skip
+
+
+def ratio_of(old: list[float], new: list[float]) -> str:
+    """The median ratio of the pairs, and its interval."""
     ratios = [after / before for before, after in zip(old, new, strict=True)]
     draws = random.Random(1)
     medians = sorted(median(draws.choices(ratios, k=len(ratios))) for _ in range(_DRAWS))
     low, high = medians[int(0.025 * _DRAWS)], medians[int(0.975 * _DRAWS)]
-    gigabytes = 2 * (ranks - 1) * bytes_of(size) * operations_for(bytes_of(size)) / 1e9
-    cpu = [median(turn["cpu"] for turn in each) / gigabytes for each in turns]
-    print(f"{ranks:>5} {size:>6} {median(old) * 1e3:>9.3f} {median(new) * 1e3:>9.3f} {median(ratios):>8.3f}"
-          f" {f'{low:.3f} to {high:.3f}':>16} {cpu[0]:>13.3f} {cpu[1]:>13.3f}", flush=True)  # fmt: skip
+    return f"{median(ratios):>8.3f} {f'{low:.3f} to {high:.3f}':>16}"
 
 
 def bytes_of(size: str) -> int:
