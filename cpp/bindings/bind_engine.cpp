@@ -328,6 +328,18 @@ void bind_engine(nb::module_& m) {
           nb::arg("stream"))
       .def("events", [](Engine& self) { return events_of(self); })
       .def(
+          "watch_outside", [](Engine& self, double limit) { self.watch_outside(seconds(limit)); },
+          nb::arg("limit_seconds"), Released())
+      .def("gone",
+           [](Engine& self) {
+             Gone gone;
+             {
+               nb::gil_scoped_release released;
+               gone = self.gone();
+             }
+             return nb::make_tuple(gone.left, gone.lost);
+           })
+      .def(
           "wait",
           [](Engine& self, std::uint64_t operation, double limit) {
             return self.wait(operation, seconds(limit));

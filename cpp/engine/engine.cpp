@@ -109,6 +109,20 @@ std::optional<Report> Engine::wait(std::uint64_t operation, Duration limit) {
   return results_.take(operation);
 }
 
+void Engine::watch_outside(Duration limit) {
+  Lock lock = turns_.lock_now();
+  require_begun();
+  tell_standstill();
+  group_->watch_outside(clock_.now(), limit);
+  wake_background();
+}
+
+Gone Engine::gone() {
+  Lock lock = turns_.lock_now();
+  require_begun();
+  return group_->gone();
+}
+
 std::vector<MembershipEvent> Engine::take_events() {
   Lock lock = turns_.lock_now();
   return results_.take_events();

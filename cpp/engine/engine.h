@@ -66,6 +66,10 @@ class Engine {
   /// yet.
   std::optional<Report> wait(std::uint64_t operation, Duration limit);
 
+  /// See Group::watch_outside.
+  void watch_outside(Duration limit);
+  Gone gone();
+
   /// Changes of membership since the last call.
   std::vector<MembershipEvent> take_events();
 

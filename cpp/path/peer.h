@@ -12,7 +12,8 @@ struct Peer {
   Rank rank = 0;
   bool linked = false;               // we exchange packets with it at all: in a grid only our row and column
   bool heard = false;                // at least one authentic packet
-  bool left = false;                 // said goodbye
+  bool left = false;                 // said goodbye, or counts as gone
+  bool lost = false;                 // because it was silent where membership is fixed
   std::uint64_t completed = 0;       // it has finished all operations below
   std::uint32_t newest = 0;          // the latest timestamp seen from it ...
   Time newest_at;                    // ... and when

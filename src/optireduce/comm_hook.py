@@ -141,7 +141,7 @@ class Session:
 
     @property
     def fixed_membership(self) -> bool:
-        """Whether training waits for a silent rank instead of going on without it, because the loop makes
+        """Whether training ends without a silent rank instead of going on, because the loop makes
         collectives outside this session. The log says which. Collectives that are found only after attach()
         (``join()``, a second attached model) wait for a rank that this session has removed."""
         return bool(self._waits_for_all)

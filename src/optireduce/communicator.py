@@ -89,7 +89,7 @@ class Communicator:
     is no operation: it must then be empty on every rank.
     """
 
-    _fixed_membership = True  # its operations are exact: a silent rank is waited for
+    _fixed_membership = True  # its operations are exact: they fail without a rank
 
     def __init__(
         self,

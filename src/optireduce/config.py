@@ -92,9 +92,9 @@ class Config:
     steps. More ends slow steps sooner, and applies more of the gradient a step late."""
 
     exact_silence_seconds: float = 10.0
-    """An engine that is silent for so long during an exact operation is removed from the view, which fails
-    the operation. Less tells sooner that a rank is dead, and fails operations on machines that stand still
-    for a moment."""
+    """An engine that is silent for so long during an exact operation, or any where membership is fixed, fails
+    the operation on all ranks. Less tells sooner that a rank is dead, and fails operations on machines that
+    stand still for a moment."""
 
     warmup_operations: int = 20
     """Best effort only: operations without a deadline at the beginning, to learn what is usual."""

@@ -49,7 +49,7 @@ def connect(
     """A connected engine, or an error on every rank that says which rank or path is at fault.
 
     ``arrive_seconds``: how long the slowest rank may take to get here. ``master``: see
-    ``interface.local_address``. ``fixed_membership``: silent ranks are waited for instead of removed.
+    ``interface.local_address``. ``fixed_membership``: silent ranks end operations instead of being removed.
     """
     started = time.monotonic()
     hellos = agree(exchange, lambda: _hello(exchange.rank, config, master), arrive_seconds)

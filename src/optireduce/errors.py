@@ -56,7 +56,8 @@ class TooFewRanksError(PeerError):
 
 
 class RankLostError(PeerError):
-    """An exact operation ended because ``ranks`` were removed from the group. It failed on every member."""
+    """An exact operation ended because ``ranks`` were removed from the group or, where membership is fixed,
+    silent for ``exact_silence_seconds``. It failed on every member."""
 
 
 class LeftBehind(PeerError):  # noqa: N818 - reads as what happened

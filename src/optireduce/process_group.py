@@ -27,6 +27,7 @@ from .dtypes import DTYPES, OPS, DType, Op
 from .errors import ConfigError
 from .exchange import StoreExchange
 from .gloo_threads import let_them_rest
+from .gloo_watch import GlooWatch
 from .membership import MembershipCallback
 from .rendezvous import store_host
 from .transport import Transport
@@ -41,6 +42,11 @@ _TRAMPOLINED = (
     "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_into_tensor_coalesced",
     "allreduce_coalesced", "alltoall_base", "barrier", "broadcast", "recv", "reduce_scatter",
     "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "send",
+)  # fmt: skip
+# Only Python calls these: C++ code goes to the backend.
+_PYTHON_ONLY = (
+    "_allgather_base", "_reduce_scatter_base", "all_gather_single", "allgather_coalesced", "alltoall",
+    "gather", "recv_anysource", "reduce", "reduce_scatter_single", "scatter",
 )  # fmt: skip
 
 
@@ -62,6 +68,8 @@ class OptiReduceGroup(ProcessGroup):
             self._finalizer()
             raise
         self._exact = _plain_group(store, rank, size, self._gloo)
+        self._watch = GlooWatch(self._transport, self._gloo)
+        self._stop_watch = weakref.finalize(self, self._watch.stop)
         # Registered with ourselves too: C++ code without a way back into Python goes there directly.
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         self._register_backend(_CPU, ProcessGroup.BackendType.CUSTOM, self._gloo)
@@ -74,7 +82,7 @@ class OptiReduceGroup(ProcessGroup):
             op = _engine_op(tensors[0], opts)
             if op is not None:
                 return self._start(tensors[0], op, opts.timeout.total_seconds())
-        return self._exact.allreduce(tensors, *(() if opts is None else (opts,)), **others)
+        return self._watch.start(self._exact.allreduce, tensors, *(() if opts is None else (opts,)), **others)
 
     def _start(self, tensor: torch.Tensor, op: int, timeout_seconds: float) -> Work:
         if tensor.numel() == 0:
@@ -115,12 +123,14 @@ class OptiReduceGroup(ProcessGroup):
     def shutdown(self) -> None:
         """Called by destroy_process_group."""
         self._finalizer()
+        self._stop_watch()
         self._exact.shutdown()
         let_them_rest()
 
     def abort(self) -> None:
         """Fail what is in flight and free everything."""
         self._finalizer()
+        self._stop_watch()
         self._exact.abort()
         let_them_rest()
 
@@ -139,14 +149,14 @@ class OptiReduceGroup(ProcessGroup):
 
 def _delegate(name: str) -> Callable[..., Any]:
     def call(self: OptiReduceGroup, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._exact, name)(*args, **kwargs)
+        return self._watch.start(getattr(self._exact, name), *args, **kwargs)
 
     call.__name__ = name
     call.__doc__ = f"``ProcessGroup.{name}`` of the Gloo group inside."
     return call
 
 
-for _name in _TRAMPOLINED:
+for _name in _TRAMPOLINED + _PYTHON_ONLY:
     if hasattr(ProcessGroup, _name):
         setattr(OptiReduceGroup, _name, _delegate(_name))
 

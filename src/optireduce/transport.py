@@ -39,16 +39,13 @@ Finish = Callable[[Lost], None]
 
 # Native waits are cut into slices so that Ctrl-C reaches a thread that waits.
 _SLICE_SECONDS = 0.5
-# By _core.Report.error_code: the class, and what to do. 3 is closed, by this process or by a peer.
-_ERRORS: dict[int, tuple[type[PeerError], str]] = {
-    1: (OperationTimeout, ""),
-    2: (MismatchError, ""),
-    4: (TooFewRanksError, ""),
-    5: (LeftBehind, ""),
-    6: (
-        RankLostError,
-        ". The buffer has no result: repeat the operation on every remaining rank, or restart",
-    ),
+# By _core.Report.error_code. 3 is closed, by this process or by a peer.
+_ERRORS: dict[int, type[PeerError]] = {
+    1: OperationTimeout,
+    2: MismatchError,
+    4: TooFewRanksError,
+    5: LeftBehind,
+    6: RankLostError,
 }
 
 
@@ -143,7 +140,7 @@ class Transport:
         *,
         fixed_membership: bool = True,
     ) -> None:
-        """``fixed_membership``: a silent rank is waited for; False: the others go on without it."""
+        """``fixed_membership``: a silent rank ends operations; False: the others go on without it."""
         self.config = config
         self.rank = exchange.rank
         self.size = exchange.size
@@ -277,6 +274,5 @@ def _error_of(raw: _core.Report) -> OptiReduceError | None:
     if raw.error_code == 0:
         return None
     if raw.error_code in _ERRORS:
-        kind, advice = _ERRORS[raw.error_code]
-        return kind(raw.error + advice, raw.ranks)
+        return _ERRORS[raw.error_code](raw.error, raw.ranks)
     return PeerLeftError(raw.error, raw.ranks) if raw.ranks else ClosedError(raw.error)

@@ -57,6 +57,8 @@ class Ranks {
   }
   /// It says nothing any more, and hears nothing.
   void kill(Rank rank) { sides_[rank]->gone = true; }
+  /// It goes on after a kill, as after a standstill.
+  void wake(Rank rank) { sides_[rank]->gone = false; }
   void release(Rank rank) { group(rank).release(now_); }
 
   /// Until so much time has passed.

@@ -271,7 +271,7 @@ TEST(broken_rejections_are_rejected) {
   CHECK(!from_bytes<RejectBody>(std::span(payload).first(payload.size() - 1), kSize));
   // Reason, element type, reduction, bounded.
   const std::initializer_list<std::pair<std::size_t, std::uint8_t>> unknown = {
-      {0, 3}, {16, 5}, {17, 3}, {18, 2}};
+      {0, 4}, {16, 5}, {17, 3}, {18, 2}};
   for (const auto& [at, value] : unknown) {
     std::vector<std::byte> broken = payload;
     put(broken, at, value);

@@ -87,20 +87,12 @@ def test_an_early_end_is_no_timeout() -> None:
     assert not step_report(0, [Report(0, 1, 0.1, closed_by="early")], 0.1).timed_out
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "advice"),
-    [
-        (4, TooFewRanksError, ""),
-        (5, LeftBehind, ""),
-        (6, RankLostError, "repeat the operation on every remaining rank, or restart"),
-    ],
-)
-def test_errors_of_the_group_say_what_happened_and_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[PeerError], advice: str
+@pytest.mark.parametrize(("code", "kind"), [(4, TooFewRanksError), (5, LeftBehind), (6, RankLostError)])
+def test_errors_of_the_group_say_what_happened(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[PeerError]
 ) -> None:
     communicator, engine = fake_group(monkeypatch)
     engine.outcome = {"error_code": code, "error": "what happened", "ranks": [1, 3]}
     with pytest.raises(kind, match="what happened") as caught:
         communicator.all_reduce(np.zeros(4, np.float32))
-    assert advice in str(caught.value)
     assert caught.value.ranks == (1, 3)

@@ -84,19 +84,17 @@ void Calls::begin(Time now, LocalCall call) {
 /// Packets of the operation say something else than the call, or a rank that it needs has left.
 bool Calls::refuse(Time now, const LocalCall& call, const Operation& operation) {
   Rank first = core_.config.rank;  // whose packets came first
-  Rank gone = kNoPlace;
   for (Rank place = 0; place < operation.places(); ++place) {
-    const Rank rank = operation.rank_at(place);
-    if (operation.begun_at(place) != Time::never()) first = rank;
-    if (core_.peers[rank].left) gone = std::min(gone, rank);
+    if (operation.begun_at(place) != Time::never()) first = operation.rank_at(place);
   }
   if (operation.descriptor() != call.descriptor || operation.setup().stream != call.stream) {
     reject(now, call.number,
            {RejectReason::Mismatch, first, core_.config.rank, call.descriptor, operation.descriptor()});
     return true;
   }
-  if (gone == kNoPlace || core_.config.elastic() || call.descriptor.bounded) return false;
-  reject_deserted(now, operation, gone);
+  const auto gone = std::ranges::find(core_.peers, true, &Peer::left);
+  if (gone == core_.peers.end() || !core_.config.needs_everybody(call.descriptor.bounded)) return false;
+  reject_deserted(now, call.number, call.descriptor, gone->rank);
   return true;
 }
 

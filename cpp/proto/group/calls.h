@@ -54,8 +54,10 @@ class Calls {
     announce(number, body);
     fail(now, number, body);
   }
-  /// A rank that others need has left.
-  void reject_deserted(Time now, const Operation& operation, Rank peer);
+  /// A rank that a call needs is gone. Others may not need it, but wait for us.
+  void reject_deserted(Time now, std::uint64_t number, const Descriptor& what, Rank gone);
+  /// Tells the others that a rank is lost.
+  void announce_lost(Rank rank);
   void check_timeout(Time now, std::uint64_t number);
 
   PolicySnapshot policy(std::size_t bytes) const;

@@ -40,14 +40,15 @@ struct GroupConfig {
   /// The share of contributions that deadlines may exclude.
   double exclude_at_most = 0.05;
 
-  /// Silent ranks are waited for, as with other collectives, and one that leaves ends operations with an
-  /// error. Always so in grids, in best effort and above 64 ranks.
+  /// A rank that leaves or is silent ends operations with an error. Always so in grids, in best effort and
+  /// above 64 ranks.
   bool fixed_membership = false;
   /// Fewer ranks than this do not go on. 0: a majority.
   Rank min_ranks = 0;
   /// Where fewer are there, operations wait so long for more before they fail.
   Duration quorum_wait = Duration::millis(30'000);
-  /// While an exact operation is open a rank may be silent for so long.
+  /// While an exact operation is open, and always where membership is fixed, a rank may be silent for so
+  /// long.
   Duration exact_silence = Duration::millis(10'000);
 
   BestEffortOptions best_effort;
@@ -58,6 +59,8 @@ struct GroupConfig {
   bool elastic() const {
     return !fixed_membership && rows.empty() && delivery == Delivery::Carry && size > 1 && size <= 64;
   }
+  /// Whether a call fails without one of the ranks: they are neither removed nor left out.
+  bool needs_everybody(bool bounded) const { return !elastic() && (delivery == Delivery::Carry || !bounded); }
 };
 
 }  // namespace optireduce

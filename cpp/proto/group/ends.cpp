@@ -25,7 +25,7 @@ void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
   const LocalCall call = call_after(*core_.operations.find_open(number, Scope::Row), scope);
   if (operation == nullptr) operation = &make_operation(now, number, scope, call.descriptor, call.stream);
   for (const Rank rank : operation->setup().members) {
-    if (core_.peers[rank].left) return reject_deserted(now, *operation, rank);
+    if (core_.peers[rank].left) return reject_deserted(now, number, call.descriptor, rank);
   }
   begin_operation(now, *operation, call);
   advance(now, *operation);

@@ -57,6 +57,10 @@ void Calls::fail(Time now, std::uint64_t number, const RejectBody& body) {
     case RejectReason::Left:
       return fail(now, number, ErrorCode::Closed, culprit + " left the group before it was complete",
                   {body.culprit});
+    case RejectReason::Silent:
+      return fail(now, number, ErrorCode::RankLost,
+                  culprit + " was silent for too long. The group cannot go on without it: restart",
+                  {body.culprit});
     case RejectReason::Timeout:
       return fail(now, number, ErrorCode::Timeout, reporter + " gave up waiting for " + culprit,
                   {body.culprit});
@@ -77,10 +81,13 @@ void Calls::announce(std::uint64_t number, const RejectBody& body) {
   }
 }
 
-/// Others may not need the rank that left, but wait for us.
-void Calls::reject_deserted(Time now, const Operation& operation, Rank peer) {
-  const Descriptor& what = operation.descriptor();
-  reject(now, operation.number(), {RejectReason::Left, peer, core_.config.rank, what, what});
+void Calls::announce_lost(Rank rank) {
+  announce(core_.progress.next_call(), {RejectReason::Silent, rank, core_.config.rank, {}, {}});
+}
+
+void Calls::reject_deserted(Time now, std::uint64_t number, const Descriptor& what, Rank gone) {
+  const RejectReason reason = core_.peers[gone].lost ? RejectReason::Silent : RejectReason::Left;
+  reject(now, number, {reason, gone, core_.config.rank, what, what});
 }
 
 /// A rank that waits for decisions only cannot know whose contribution their owners lack: it hears the

@@ -7,11 +7,25 @@ std::uint64_t Group::start(Time now, const Call& call) {
   if (const RejectBody* known = core_.outcomes.rejection(number)) {
     calls_.fail(now, number, *known);
   } else if (!views_.ends_at_once(now, number)) {
+    watch_.begin(now);
     calls_.begin_waiting(now);
     members_.look_for_silence(now);
     views_.check_quorum(now);
   }
   return number;
+}
+
+void Group::stood_still(Time now, Duration how_long) {
+  members_.stood_still(now, how_long);
+  watch_.stood_still(now, how_long);
+}
+
+Gone Group::gone() const {
+  Gone gone;
+  for (const Peer& peer : core_.peers) {
+    if (peer.left) (peer.lost ? gone.lost : gone.left).push_back(peer.rank);
+  }
+  return gone;
 }
 
 void Group::handle_datagram(Time now, Datagram datagram) {
@@ -43,6 +57,8 @@ void Group::fire(Time now, const TimerKey& timer) {
       return members_.handle_timeout(now);
     case TimerKind::Quorum:
       return views_.check_quorum(now);
+    case TimerKind::Watch:
+      return watch_.look(now);
   }
 }
 

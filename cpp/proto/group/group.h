@@ -14,6 +14,7 @@
 //   Members     the view, silence, view messages
 //   Requests    missing packets
 //   Calls       calls and operations, from beginning to end
+//   Watch       silent ranks where membership is fixed
 //   Views       what a new view does to them
 //   Receiver    packets in
 //   Sender      packets out; knows nothing of Calls
@@ -23,6 +24,11 @@
 #include "group/sender.h"
 
 namespace optireduce {
+
+/// Ranks that said goodbye, and ranks that were silent for too long.
+struct Gone {
+  std::vector<Rank> left, lost;
+};
 
 class Group {
  public:
@@ -40,7 +46,10 @@ class Group {
   /// What is kept of a stream's excluded contributions. Forgets it.
   KeptValues take_residual(std::uint32_t stream) { return core_.residuals.take(stream); }
   /// The process stood still for so long. To be said before what came meanwhile is handled.
-  void stood_still(Time now, Duration how_long) { members_.stood_still(now, how_long); }
+  void stood_still(Time now, Duration how_long);
+  /// The process waits for all ranks outside of this group. Where membership is fixed, ranks that are silent
+  /// for longer than the limit, or than exact_silence, are gone() then. 0: it does not wait any more.
+  void watch_outside(Time now, Duration limit) { watch_.set_outside(now, limit); }
   /// Asks every peer that has not been heard yet for a sign of life.
   void ping_silent_peers() { sender_.ping_silent_peers(); }
   /// Asks every peer that may still need our help what it has completed (before closing).
@@ -65,6 +74,8 @@ class Group {
 
   bool heard(Rank peer) const { return core_.peers[peer].heard; }
   bool idle() const { return core_.idle(); }
+  /// Ranks that are gone for ever where membership is fixed.
+  Gone gone() const;
   /// Whether every member has completed all that we have, so that nobody needs our data any more.
   bool everyone_caught_up() const { return views_.everyone_caught_up(); }
   /// Whether nobody needs us any more after prepare_to_leave.
@@ -92,8 +103,9 @@ class Group {
   Members members_{core_};
   Requests requests_{core_, members_};
   Calls calls_{core_, members_, requests_};
+  Watch watch_{core_, members_, calls_};
   Views views_{core_, members_, calls_, requests_};
-  Receiver receiver_{core_, members_, requests_, calls_, views_};
+  Receiver receiver_{core_, members_, requests_, calls_, watch_, views_};
   Sender sender_{core_, members_};
 };
 

@@ -231,7 +231,10 @@ void Receiver::handle_reject(Time now, const ReceivedRun& run) {
   const Progress& progress = core_.progress;
   if (!body) {
     ++core_.stats.malformed_packets;
-  } else if (run.operation >= progress.completed() && run.operation < progress.next_call()) {
+    return;
+  }
+  if (body->reason == RejectReason::Silent) watch_.told_lost(now, body->culprit);
+  if (run.operation >= progress.completed() && run.operation < progress.next_call()) {
     calls_.fail(now, run.operation, *body);
   } else if (run.operation >= progress.next_call() && run.operation - progress.next_call() < kMaxCallsAhead) {
     core_.outcomes.remember_rejection(run.operation, *body);
@@ -242,23 +245,9 @@ void Receiver::handle_reject(Time now, const ReceivedRun& run) {
 /// A rank leaves when everybody has what it completed, or does not care: what is still missing from it will
 /// not come.
 void Receiver::handle_goodbye(Time now, Rank peer) {
-  const bool again = std::exchange(core_.peers[peer].left, true);  // it is said more than once
-  if (core_.config.elastic())
-    return members_.changes.suspect(now, bit_of(peer));  // to hear it again is no sign of life
-  if (again) return;
-  std::vector<std::uint64_t> deserted;
-  for (const auto& [key, operation] : core_.operations.open()) {
-    const Rank place = operation->place_of(peer);
-    if (place == kNoPlace || !operation->begun() || operation->setup().best_effort) continue;
-    const bool needed = operation->scatter().lacks(place) || !operation->gather().complete(place);
-    if (needed) deserted.push_back(key.first);
-  }
-  for (std::uint64_t number : deserted) {
-    const auto stages = core_.operations.stages(number);
-    if (!stages.empty()) calls_.reject_deserted(now, *stages.front().second, peer);
-  }
-  for (const auto& [_, operation] : core_.operations.open()) operation->exchange().remove_member(peer);
-  calls_.complete_ready(now);
+  if (!core_.config.elastic()) return watch_.left(now, peer);
+  core_.peers[peer].left = true;
+  members_.changes.suspect(now, bit_of(peer));  // to hear it again is no sign of life
 }
 
 void Receiver::handle_abstention(Time now, const ReceivedRun& run) {

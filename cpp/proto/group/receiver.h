@@ -2,17 +2,19 @@
 #pragma once
 
 #include "group/views.h"
+#include "group/watch.h"
 #include "wire/intake.h"
 
 namespace optireduce {
 
 class Receiver {
  public:
-  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Views& views)
+  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Watch& watch, Views& views)
       : core_(core),
         members_(members),
         requests_(requests),
         calls_(calls),
+        watch_(watch),
         views_(views),
         intake_(core.config.seal, core.config.rank, core.config.size) {}
 
@@ -41,6 +43,7 @@ class Receiver {
   Members& members_;
   Requests& requests_;
   Calls& calls_;
+  Watch& watch_;
   Views& views_;
   Intake intake_;
 };

@@ -19,6 +19,7 @@ enum class TimerKind : std::uint8_t {
   Status,   // tell peers what is completed
   View,     // look for silent members; the view change's own
   Quorum,   // too few ranks for too long
+  Watch,    // look for silent ranks where membership is fixed
 };
 
 struct TimerKey {

@@ -111,7 +111,10 @@ void Views::fail_rank_lost(Time now, std::uint64_t number, const View& view) {
     names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
     removed.push_back(rank);
   });
-  calls_.fail(now, number, ErrorCode::RankLost, names + " is no member of the group any more",
+  calls_.fail(now, number, ErrorCode::RankLost,
+              names +
+                  " is no member of the group any more. The buffer has no result: repeat the operation on "
+                  "every remaining rank, or restart",
               std::move(removed));
 }
 

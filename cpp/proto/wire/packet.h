@@ -145,12 +145,12 @@ struct RequestBody {
   }
 };
 
-enum class RejectReason : std::uint8_t { Mismatch = 0, Timeout = 1, Left = 2, Last = Left };
+enum class RejectReason : std::uint8_t { Mismatch = 0, Timeout = 1, Left = 2, Silent = 3, Last = Silent };
 
 /// A Reject's payload.
 struct RejectBody {
   RejectReason reason = RejectReason::Timeout;
-  Rank culprit = 0;     // the rank that is late, has left, or disagrees with `reporter`
+  Rank culprit = 0;     // the rank that is late, has left, is silent, or disagrees with `reporter`
   Rank reporter = 0;    // the rank that found out
   Descriptor expected;  // the reporter's
   Descriptor found;     // the culprit's
