@@ -158,6 +158,7 @@ void bind_options(nb::module_& m) {
   bind_field(options, "max_lag", group_of, &GroupConfig::max_lag);
   bind_field(options, "exclude_at_most", group_of, &GroupConfig::exclude_at_most);
   bind_field(options, "fixed_membership", group_of, &GroupConfig::fixed_membership);
+  bind_field(options, "incarnation", group_of, &GroupConfig::incarnation);
   bind_field(options, "min_ranks", group_of, &GroupConfig::min_ranks);
   bind_seconds(options, "quorum_seconds", group_of, &GroupConfig::quorum_wait);
   bind_seconds(options, "exact_silence_seconds", group_of, &GroupConfig::exact_silence);
@@ -220,6 +221,12 @@ void bind_engine(nb::module_& m) {
             return self.begin(mtu, grants, seconds(timeout));
           },
           nb::arg("mtu"), nb::arg("grants"), nb::arg("timeout_seconds"), Released())
+      .def(
+          "redirect",
+          [](Engine& self, int rank, const std::string& address, std::uint16_t port) {
+            self.redirect(checked_rank("rank", rank, 0), address, port);
+          },
+          nb::arg("rank"), nb::arg("address"), nb::arg("port"), Released())
       .def("open_group", &Engine::open_group, nb::arg("address"), nb::arg("ttl"), Released())
       .def("join_group", &Engine::join_group, nb::arg("addresses"), nb::arg("ports"), Released())
       .def(

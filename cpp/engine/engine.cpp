@@ -77,6 +77,11 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
   return silent;
 }
 
+void Engine::redirect(Rank peer, const std::string& address, std::uint16_t port) {
+  Lock lock = turns_.lock_now();
+  links_.redirect(peer, address, port);
+}
+
 std::uint64_t Engine::start(const Call& call) {
   Lock lock = turns_.lock_now();
   require_open();

@@ -47,6 +47,9 @@ class Engine {
   /// Returns the ranks that did not answer in time.
   std::vector<Rank> begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout);
 
+  /// A restarted process of this rank is at another address, on the port that it has for us.
+  void redirect(Rank peer, const std::string& address, std::uint16_t port);
+
   /// Multicast takes three more steps: a group to speak to, on a port that is returned; joining it, with the
   /// ports of all; and, when everybody has joined, finding out who is not heard there. Then all agree on
   /// whether to use it.

@@ -14,6 +14,7 @@ class EngineOptions:
     max_lag: int  # steps
     exclude_at_most: float
     fixed_membership: bool
+    incarnation: int  # which process of this rank; above 0 it is left behind at first
     min_ranks: int  # 0: a majority
     quorum_seconds: float
     exact_silence_seconds: float
@@ -63,7 +64,8 @@ class Report:
     holes: list[tuple[str, int, int, int]]  # "contribution" or "decision", whose, first byte, bytes
     early_seconds: float
     early_fraction: float
-    error_code: int  # 0 none, 1 timeout, 2 mismatch, 3 closed, 4 too few ranks, 5 left behind, 6 rank lost
+    # 0 none, 1 timeout, 2 mismatch, 3 closed, 4 too few ranks, 5 left behind, 6 rank lost, 7 group finished
+    error_code: int
     error: str
     ranks: list[int]  # ranks at fault
 
@@ -78,6 +80,8 @@ class Engine:
 
     ``release``: memory of finished operations with ``stays_readable`` is about to be overwritten.
     ``take_residual``: what is kept for a stream, and forgets it: dtype code, scale, values (empty: nothing).
+
+    ``redirect``: a restarted process of a rank is at this address, on the port that it has for us.
 
     ``is_left_behind``: operations end at once with error 5, until a snapshot is restored. ``position``: number
     of the next operation and digest of those before, for a snapshot that is taken now; the log is kept from
@@ -109,6 +113,7 @@ class Engine:
     def grant_bytes(self) -> int: ...
     def open(self, addresses: list[str], ports: list[int]) -> int: ...
     def begin(self, mtu: int, grants: list[int], timeout_seconds: float) -> list[int]: ...
+    def redirect(self, rank: int, address: str, port: int) -> None: ...
     def open_group(self, address: str, ttl: int) -> int: ...
     def join_group(self, addresses: Sequence[str], ports: Sequence[int]) -> None: ...
     def probe_group(self, timeout_seconds: float) -> list[int]: ...

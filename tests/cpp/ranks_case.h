@@ -31,8 +31,18 @@ class Ranks {
     for (Rank rank = 0; rank < size; ++rank) {
       config.rank = rank;
       auto& side = sides_.emplace_back(std::make_unique<Side>());
+      side->config = config;
       side->group = std::make_unique<Group>(config, side->pool);
     }
+  }
+  /// Another process takes its place.
+  void restart(Rank rank) {
+    Side& side = *sides_[rank];
+    ++side.config.incarnation;
+    side.group = std::make_unique<Group>(side.config, side.pool);
+    side.reports.clear();
+    side.gone = false;
+    pump(rank);
   }
 
   std::uint64_t start(Rank rank, const Call& call) {
@@ -108,6 +118,7 @@ class Ranks {
 
  private:
   struct Side {
+    GroupConfig config;
     BufferPool pool;
     std::unique_ptr<Group> group;
     std::vector<Report> reports;

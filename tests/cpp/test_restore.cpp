@@ -188,6 +188,117 @@ TEST(calls_of_a_rank_that_is_left_behind_count_for_nobody) {
   away.together();
 }
 
+TEST(a_restarted_process_takes_the_place_of_the_one_before) {
+  Away away;
+  const Snapshot first = away.snapshot();
+  away.restore(first);
+  away.together();
+  for (int times = 0; times < 2; ++times) {
+    away.ranks.kill(kAway);
+    away.ranks.run(Duration::millis(20));
+    away.ranks.restart(kAway);
+    away.ranks.run(kLong);
+    CHECK(away.ranks.group(kAway).left_behind());
+    CHECK(!away.is_member());
+    const Snapshot snapshot = away.snapshot();
+    away.others(2);
+    away.restore(snapshot);
+    CHECK(away.is_member());
+    away.replay(snapshot);
+    away.together();
+  }
+}
+
+// Even if the others have done nothing yet.
+TEST(a_restarted_process_does_not_come_in_without_a_snapshot) {
+  Ranks ranks(kRanks);
+  ranks.restart(kAway);
+  ranks.run(kLong);
+  CHECK(ranks.group(kAway).left_behind());
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), std::size_t{kAway});
+}
+
+// Whoever came in by it keeps what the other one will need.
+TEST(one_snapshot_serves_two_ranks_one_after_the_other) {
+  constexpr Rank kAll = 5, kStay = 3;
+  Ranks ranks(kAll, forgetful());
+  std::uint64_t step = learn(ranks, kAll);
+  bool cut = true;
+  ranks.loses = [&](Rank from, Rank to, const Header&) { return cut && (from >= kStay || to >= kStay); };
+  const auto work = [&](Rank size) {
+    std::vector<Values> values = values_of(kAll);
+    for (Rank rank = 0; rank < size; ++rank) ranks.start(rank, Ranks::with(bounded(step), values[rank]));
+    ranks.run(Duration::millis(cut ? 600 : 20));
+    for (Rank rank = 0; rank < size; ++rank) CHECK_EQ(ranks.take_reports(rank).size(), 1u);
+    ++step;
+  };
+  for (int i = 0; i < 30; ++i) work(kStay);
+  cut = false;
+  std::vector<Values> in_vain = values_of(kAll);
+  for (Rank rank = kStay; rank < kAll; ++rank) ranks.start(rank, Ranks::with(bounded(step), in_vain[rank]));
+  ranks.run(kLong);
+  for (Rank rank = kStay; rank < kAll; ++rank) {
+    CHECK(ranks.group(rank).left_behind());
+    CHECK_EQ(ranks.take_reports(rank).size(), 1u);
+  }
+  Position position;
+  for (Rank rank = 0; rank < kStay; ++rank) position = ranks.group(rank).position();
+  ranks.restore(kStay, position, step);
+  ranks.run(kLong);
+  for (int i = 0; i < 4; ++i) work(kStay + 1);
+  ranks.restore(kStay + 1, position, step - 4);
+  ranks.run(kLong);
+  CHECK(!ranks.group(kStay + 1).left_behind());
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), std::size_t{kAll});
+}
+
+// It is not silent for long enough to be removed before it has its snapshot.
+TEST(a_process_that_is_restarted_at_once_is_not_taken_for_the_one_before) {
+  Ranks ranks(kRanks);
+  std::uint64_t step = learn(ranks, kRanks);
+  ranks.kill(kAway);
+  ranks.restart(kAway);
+  ranks.run(Duration::millis(20));
+  CHECK(ranks.group(kAway).left_behind());
+  ranks.restore(kAway, ranks.group(0).position(), step);
+  ranks.run(Duration::millis(100));
+  CHECK_EQ(inspect(ranks.group(0)).members.size(), std::size_t{kRanks});
+  std::vector<Values> values = values_of(kRanks);
+  ranks.start_all(values, bounded(step));
+  ranks.run(Duration::millis(50));
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(all_are(values[rank], 7.0f));
+}
+
+TEST(a_rank_that_is_away_learns_that_all_others_have_finished) {
+  for (const bool restores : {false, true}) {
+    Away away;
+    const Snapshot snapshot = away.snapshot();
+    for (Rank rank = 0; rank < kAway; ++rank) away.ranks.goodbye(rank);
+    away.ranks.run(Duration::millis(20));
+    if (restores) away.restore(snapshot);
+    const Report report = away.discard();
+    CHECK(report.error == ErrorCode::GroupFinished);
+    CHECK((report.ranks == std::vector<Rank>{0, 1}));
+  }
+}
+
+TEST(a_snapshot_that_nobody_answers_ends_calls_after_a_while) {
+  GroupConfig config = forgetful();
+  config.quorum_wait = Duration::millis(500);
+  Away away(config);
+  const Snapshot snapshot = away.snapshot();
+  for (Rank rank = 0; rank < kAway; ++rank) away.ranks.kill(rank);
+  away.ranks.restore(kAway, snapshot.position, snapshot.step);
+  Values values(kElements, 1.0f);
+  away.ranks.start(kAway, Ranks::with(bounded(away.step), values));
+  away.ranks.run(Duration::millis(400));
+  CHECK(away.ranks.take_reports(kAway).empty());
+  away.ranks.run(Duration::millis(400));
+  const std::vector<Report> reports = away.ranks.take_reports(kAway);
+  CHECK_EQ(reports.size(), 1u);
+  for (const Report& report : reports) CHECK(report.error == ErrorCode::TooFewRanks);
+}
+
 TEST(a_rank_that_is_not_left_behind_restores_nothing) {
   Ranks ranks(kRanks);
   learn(ranks, kRanks, 2);

@@ -109,7 +109,7 @@ inline bool World::blocked() const {
   for (const auto& x : ranks_) {
     const ViewChange& change = *x->change;
     if (x->dead) continue;
-    const bool ahead = change.standing().away && x->completed > furthest;  // nobody can tell whether it fits
+    const bool ahead = !x->acts() && x->completed > furthest;  // nobody can tell whether it fits
     able += change.standing().leaving || ahead ? 0 : 1;
     if (change.standing().away) continue;
     const std::uint64_t number = x->membership->view().number;

@@ -81,8 +81,6 @@ class Outcomes {
     rejected_.emplace(operation, body);
     while (rejected_.size() > kMostRejected) rejected_.erase(rejected_.begin());
   }
-  /// Those of this rank's own view of things may not be the others'. They tell theirs again when asked.
-  void forget_rejections() { rejected_.clear(); }
   /// Why an operation was rejected; null: it was not, or long ago.
   const RejectBody* rejection(std::uint64_t operation) const {
     const auto found = rejected_.find(operation);

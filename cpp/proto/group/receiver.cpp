@@ -72,6 +72,9 @@ void Receiver::handle_run(Time now, const ReceivedRun& run) {
   if (header.type == PacketType::Ping) core_.tell(PacketType::Status, header.sender);
   if (members_.of_other_view(header)) {
     core_.stats.other_view_packets += run.packets;
+    // Whoever is away never sees the view in which the others end.
+    if (header.type == PacketType::Goodbye && members_.changes.standing().away)
+      core_.peers[header.sender].left = true;
     return members_.note_other_view(now, header);
   }
   switch (header.type) {
