@@ -47,6 +47,9 @@ class Engine {
   /// Returns the ranks that did not answer in time.
   std::vector<Rank> begin(std::size_t mtu, const std::vector<std::size_t>& grants, Duration timeout);
 
+  /// A restarted process of this rank is at another address, on the port that it has for us.
+  void redirect(Rank peer, const std::string& address, std::uint16_t port);
+
   /// Multicast takes three more steps: a group to speak to, on a port that is returned; joining it, with the
   /// ports of all; and, when everybody has joined, finding out who is not heard there. Then all agree on
   /// whether to use it.
@@ -61,6 +64,12 @@ class Engine {
   void release();
   /// See Group::take_residual.
   KeptValues take_residual(std::uint32_t stream);
+
+  /// See Group::position, Group::restore and Group::left_behind. To restore forgets the reports of operations
+  /// from `position` on: other threads must have waited for theirs.
+  Position position();
+  void restore(const Position& position, std::uint64_t step);
+  bool is_left_behind();
 
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.
@@ -84,12 +93,14 @@ class Engine {
   using Done = std::function<bool()>;
 
   void require_begun() const;
+  void require_open() const;
   Time limit_of(Duration timeout);
 
   void drive(Lock& lock, Driver role, Time limit, const Done& done);
   bool work_once();
   void sleep(Lock& lock, Driver role, Time limit);
   void wake_background();
+  void wake_driver(Time due_before);
   void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
   void receive_batch(const Links::Event& socket);

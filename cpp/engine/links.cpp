@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 #include <system_error>
 
 namespace optireduce {
@@ -89,6 +90,16 @@ std::size_t Links::connect(const std::vector<std::string>& addresses,
     mtu = std::min(mtu, link->socket.path_mtu());
   }
   return mtu;
+}
+
+void Links::redirect(Rank peer, const std::string& address, std::uint16_t port) {
+  if (peer >= links_.size() || !links_[peer])
+    throw std::invalid_argument("rank " + std::to_string(peer) + " is not a peer of rank " +
+                                std::to_string(rank_));
+  Link& link = *links_[peer];
+  link.socket.connect(address, port);
+  link.pending.clear();
+  watch(link, false);
 }
 
 bool Links::ipv6() const {

@@ -34,6 +34,8 @@ class Links {
   std::vector<std::uint16_t> ports() const;
   /// Connects to all peers; returns the smallest MTU of the paths to them.
   std::size_t connect(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports);
+  /// The peer is at another address from now on. What waited for the old one is lost.
+  void redirect(Rank peer, const std::string& address, std::uint16_t port);
   bool ipv6() const;
 
   /// Prepares to speak to a group; returns the port on which we do. Where this or joining throws, leave.

@@ -13,6 +13,13 @@ class Clock {
   /// Shows `offset` more than the network's at `begin`, and gains `drift` microseconds each second after it.
   Clock(Time begin, Duration offset, double drift) : begin_(begin), offset_(offset), drift_(drift * 1e-6) {}
 
+  /// One that shows so much more.
+  Clock shifted(Duration more) const {
+    Clock other = *this;
+    other.offset_ = offset_ + more;
+    return other;
+  }
+
   /// What it shows at a time of the network's.
   Time at(Time network) const { return network + offset_ + gained(network); }
 

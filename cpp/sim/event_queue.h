@@ -15,7 +15,8 @@ namespace optireduce::sim {
 struct Event {
   Time at;
   std::uint64_t sequence = 0;
-  std::uint32_t index = 0;  // Arrive, Enter: slot of the delivery; Call: which operation of the run
+  std::uint32_t index =
+      0;  // Arrive, Enter: slot of the delivery; Call: which operation of the run; Act: which
   Rank rank = 0;
   EventKind kind = EventKind::Timer;
 };
@@ -26,7 +27,7 @@ class EventQueue {
     heap_.push({at, next_sequence_++, index, rank, kind});
     if (is_idle(kind)) ++idle_;
   }
-  /// Nothing is under way but timers, and crashes to come.
+  /// Nothing is under way but timers, and crashes and restarts to come.
   bool idle() const { return heap_.size() == idle_; }
   bool empty() const { return heap_.empty(); }
   Time next_time() const { return heap_.empty() ? Time::never() : heap_.top().at; }
@@ -38,7 +39,9 @@ class EventQueue {
   }
 
  private:
-  static bool is_idle(EventKind kind) { return kind == EventKind::Timer || kind == EventKind::Crash; }
+  static bool is_idle(EventKind kind) {
+    return kind == EventKind::Timer || kind == EventKind::Crash || kind == EventKind::Restart;
+  }
 
   struct Later {
     bool operator()(const Event& a, const Event& b) const {

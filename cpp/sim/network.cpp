@@ -43,6 +43,7 @@ Network::Network(SimOptions options)
                           port_seed(options_.seed, rank));
   }
   for (const Crash& crash : options_.crashes) events_.add(crash.at, EventKind::Crash, crash.rank);
+  for (const Restart& restart : options_.restarts) events_.add(restart.at, EventKind::Restart, restart.rank);
   for (const Departure& departure : options_.departures)
     events_.add(departure.at, EventKind::Leave, departure.rank);
 }
@@ -144,6 +145,11 @@ void Network::dispatch(const Event& event) {
   if (event.kind == EventKind::Enter) return enter(event);    // the switch does not care how the rank is
   if (event.kind == EventKind::Arrive) return arrive(event);  // also while the rank does not run
   if (event.kind == EventKind::Crash) return crash(event.rank);
+  if (event.kind == EventKind::Restart) {
+    note(EventKind::Restart, event.rank, 0, 0);
+    nodes_[event.rank]->restart();
+    return pump(event.rank);
+  }
   if (nodes_[event.rank]->crashed() || postpone(event)) return;
   switch (event.kind) {
     case EventKind::Wake:
@@ -152,6 +158,11 @@ void Network::dispatch(const Event& event) {
       return expire(event);
     case EventKind::Leave:
       return leave(event.rank);
+    case EventKind::Act:
+      note(EventKind::Act, event.rank, 0, event.index);
+      nodes_[event.rank]->note_run(now_);
+      if (run_.operations != nullptr) acts_[event.index]();
+      return;
     default:
       return call(event);
   }
@@ -163,6 +174,7 @@ bool Network::postpone(const Event& event) {
   const Time runs_at = node.runs_at(now_);
   if (runs_at == now_) return false;
   if (event.kind == EventKind::Timer && event.at == node.timer) node.timer = runs_at;
+  if (event.kind == EventKind::Call && event.at == node.only_call) node.only_call = runs_at;
   events_.add(runs_at, event.kind, event.rank, event.index);
   return true;
 }
@@ -195,8 +207,9 @@ void Network::wake(Rank rank) {
 void Network::call(const Event& event) {
   const Collective& operation = (*run_.operations)[event.index];
   const Call& mine = operation.calls[event.rank];
-  note(EventKind::Call, event.rank, 0, event.index);
   Node& node = *nodes_[event.rank];
+  if (node.only_call && event.at != node.only_call) return;  // of a process before, or before a snapshot
+  note(EventKind::Call, event.rank, 0, event.index);
   node.note_run(now_);
   const std::uint64_t number = node.group().start(node.clock(now_), {.descriptor = mine.descriptor,
                                                                      .data = mine.data,
@@ -251,6 +264,26 @@ void Network::count_event() {
                            " s of virtual time, seed " + std::to_string(options_.seed));
 }
 
+// ---- Return of a rank
+// --------------------------------------------------------------------------------------------------
+
+void Network::plan(Time at, Rank rank, std::function<void()> act) {
+  events_.add(at, EventKind::Act, rank, static_cast<std::uint32_t>(acts_.size()));
+  acts_.push_back(std::move(act));
+}
+
+void Network::restore(Rank rank, const Position& position, std::uint64_t step) {
+  Node& node = *nodes_[rank];
+  node.group().restore(node.clock(now_), position, step);
+  const std::size_t next = position.completed, all = run_.operations->size();
+  for (std::size_t i = next; i < all; ++i) run_.result.reports[i][rank].reset();
+  run_.missing += all - next;  // also what was called in vain, and is called again
+  run_.missing -= std::exchange(node.owed, all - next);
+  node.only_call = Time::never();
+  call_next(rank, next);
+  pump(rank);
+}
+
 // ---- After every call into a group
 // ----------------------------------------------------------------------------
 
@@ -286,6 +319,7 @@ void Network::call_next(Rank rank, std::size_t index) {
   const Call& next = (*run_.operations)[index].calls[rank];
   if (!next.follows || next.start == Call::kNever) return;
   events_.add(now_ + next.start, EventKind::Call, rank, static_cast<std::uint32_t>(index));
+  if (nodes_[rank]->only_call) nodes_[rank]->only_call = now_ + next.start;
 }
 
 /// Keeps an event under way that is not later than what the group wants. A timer that moves to later costs

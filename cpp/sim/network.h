@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -73,6 +74,12 @@ class Network {
   /// Runs on until nothing is under way and no group wants to be woken; false if that takes longer than
   /// `bound`.
   bool settle(Duration bound);
+
+  /// For hooks: does something at that time, while the rank runs; not if it has crashed.
+  void plan(Time at, Rank rank, std::function<void()> act);
+  /// For such an act: the rank takes over a snapshot, and goes on with the operation of this run that follows
+  /// it. In the first run of a network, whose operations all ranks call.
+  void restore(Rank rank, const Position& position, std::uint64_t step);
 
   /// Somebody sends this packet in the name of `from`; it arrives a link's delay from now.
   void inject(Rank from, Rank to, std::vector<std::byte> packet);
@@ -153,7 +160,8 @@ class Network {
   Counters counters_;
   TraceHash trace_;
   CurrentRun run_;
-  bool abandoned_ = false;  // a run ended without all its reports
+  std::deque<std::function<void()>> acts_;  // of Act events
+  bool abandoned_ = false;                  // a run ended without all its reports
 };
 
 }  // namespace optireduce::sim

@@ -25,7 +25,8 @@ Clock clock_of(Rank rank, const SimOptions& options) {
 }  // namespace
 
 Node::Node(const GroupConfig& config, const SimOptions& options)
-    : pauses_(pauses_of(config.rank, options.pauses)),
+    : config_(config),
+      pauses_(pauses_of(config.rank, options.pauses)),
       clock_(clock_of(config.rank, options)),
       group_(std::make_unique<Group>(config, pool_)) {}
 
@@ -103,6 +104,18 @@ void Node::crash() {
   inbox_.clear();
   inbox_bytes_ = 0;
   owed = 0;
+}
+
+void Node::restart() {
+  constexpr Duration kOtherHost = Duration::millis(3'000'000);  // its timestamps seem to be older
+  if (!crashed_) return;
+  crashed_ = false;
+  clock_ = clock_.shifted(kOtherHost);
+  ++config_.incarnation;
+  group_ = std::make_unique<Group>(config_, pool_);
+  timer = wake = Time::never();
+  called.clear();
+  only_call = Time::never();
 }
 
 }  // namespace optireduce::sim

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "group/group.h"
@@ -38,8 +39,10 @@ class Node {
   /// Hands all that waits to the group.
   void read_inbox(Time now, Counters& counters);
 
-  /// The rank stops for ever, and what waits for it is gone.
+  /// The rank stops, and what waits for it is gone.
   void crash();
+  /// Another process takes the place of the one that crashed.
+  void restart();
   bool crashed() const { return crashed_; }
 
   Group& group() { return *group_; }
@@ -49,10 +52,12 @@ class Node {
   Time wake = Time::never();                      // the Wake event that is under way
   std::map<std::uint64_t, std::uint32_t> called;  // operation number to its place in the current run
   std::size_t owed = 0;                           // reports of the current run, also of calls still to come
+  std::optional<Time> only_call;  // after a restart or a snapshot: the one call that is still to be made
 
  private:
   std::size_t joinable_bytes() const;
 
+  GroupConfig config_;
   std::vector<Pause> pauses_;  // of this rank
   Clock clock_;
   BufferPool pool_;  // outlives the group, which holds buffers

@@ -143,6 +143,10 @@ void check_ranks(const SimOptions& options) {
     check_rank("a crash", crash.rank, options.ranks);
     check_not_before_begin("a crash", crash.at, options.begin);
   }
+  for (const Restart& restart : options.restarts) {
+    check_rank("a restart", restart.rank, options.ranks);
+    check_not_before_begin("a restart", restart.at, options.begin);
+  }
 }
 
 }  // namespace

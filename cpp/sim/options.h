@@ -75,8 +75,15 @@ struct Departure {
   Time at;
 };
 
-/// From then on the rank runs, sends and receives nothing. What it has sent before is still under way.
+/// From then on the rank runs, sends and receives nothing, unless it is restarted. What it has sent before is
+/// still under way.
 struct Crash {
+  Rank rank = 0;
+  Time at;
+};
+
+/// A crashed rank's process begins anew, with nothing. It calls nothing before Network::restore.
+struct Restart {
   Rank rank = 0;
   Time at;
 };
@@ -113,6 +120,7 @@ struct Faults {
   std::vector<Pause> pauses;
   std::vector<Departure> departures;
   std::vector<Crash> crashes;
+  std::vector<Restart> restarts;
   HostileOptions hostile;
   ForcedLossOptions forced_loss;
 

@@ -18,7 +18,9 @@ enum class EventKind : std::uint8_t {
   Leave,     // the rank leaves the group
   Complete,  // an operation is over on a rank
   Enter,     // packets have come to a rank's ingress port
-  Crash,     // the rank stops for ever
+  Crash,     // the rank stops
+  Restart,   // its process begins anew
+  Act,       // of Network::plan
 };
 
 constexpr const char* name_of(EventKind kind) {
@@ -39,6 +41,10 @@ constexpr const char* name_of(EventKind kind) {
       return "enter";
     case EventKind::Crash:
       return "crash";
+    case EventKind::Restart:
+      return "restart";
+    case EventKind::Act:
+      return "act";
   }
   return "unknown";
 }

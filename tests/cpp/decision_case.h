@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct Training {
   bool bounded = true;
   bool stays_readable = true;
   std::size_t exact_steps = 0;  // at the beginning
+  /// Ranks that are left behind take over what the others have, so long after these captured it.
+  std::optional<Duration> snapshots = {};
 };
 
 /// Rank r contributes small integers that depend on rank, step and place: sums are exact in float32.
@@ -34,7 +37,9 @@ inline float contribution(Rank rank, std::size_t step, std::size_t element) {
 
 class Run {
  public:
-  Run(const sim::SimOptions& options, const Training& training) : network_(options), training_(training) {}
+  Run(const sim::SimOptions& options, const Training& training) : network_(options), training_(training) {
+    for (const sim::Restart& restart : options.restarts) look_after(restart.rank, restart.at);
+  }
 
   /// Every rank runs its steps one after the other; false: no end within the limit.
   bool run(Duration limit = Duration::millis(600'000)) {
@@ -44,9 +49,9 @@ class Run {
       for (std::size_t bucket = 0; bucket < training_.buckets.size(); ++bucket) {
         sim::Collective operation;
         for (Rank rank = 0; rank < ranks; ++rank) {
-          auto& values = values_[{step * training_.buckets.size() + bucket, rank}];
-          values.resize(training_.buckets[bucket]);
-          for (std::size_t i = 0; i < values.size(); ++i) values[i] = contribution(rank, step, i);
+          const std::size_t number = step * training_.buckets.size() + bucket;
+          fill(number, rank);
+          auto& values = values_[{number, rank}];
           const auto& compute =
               rank < training_.compute.size() ? training_.compute[rank] : std::vector<Duration>{};
           const Duration pause = bucket != 0             ? Duration{}
@@ -75,10 +80,17 @@ class Run {
   const std::vector<float>& values(std::size_t operation, Rank rank) const {
     return results_.at({operation, rank});
   }
-  bool completed(std::size_t operation, Rank rank) const {
+  bool reported(std::size_t operation, Rank rank) const {
     const auto& report = result_.reports[operation][rank];
     return report && report->error == ErrorCode::None;
   }
+  /// By itself, or by a snapshot.
+  bool completed(std::size_t operation, Rank rank) const {
+    const auto restored = restored_.find(rank);
+    const bool taken_over = restored != restored_.end() && operation < restored->second;
+    return taken_over || reported(operation, rank);
+  }
+  std::size_t restores() const { return restores_; }
 
   /// A rank that is not a member any more may have applied a decision that the others made void. It knows.
   bool counts(Rank rank) const {
@@ -105,23 +117,48 @@ class Run {
     return "";
   }
 
+  /// The first value of which more than all contributions is in the results. And not more bytes are missing
+  /// there than were dropped and counted, or never contributed. For runs in which no process was lost.
+  std::string why_not_accounted() {
+    const std::size_t buckets = training_.buckets.size(), operations = result_.reports.size();
+    Rank full = 0;  // has everything
+    const auto lacks = [&](Rank rank) {
+      for (std::size_t operation = 0; operation < operations; ++operation)
+        if (!completed(operation, rank) || !counts(rank)) return true;
+      return false;
+    };
+    while (full < network_.ranks() && lacks(full)) ++full;
+    if (full == network_.ranks()) return "";
+    std::uint64_t missing = 0, accounted = 0;
+    for (Rank rank = 0; rank < network_.ranks(); ++rank) {
+      accounted += network_.stats(rank).dropped_bytes;
+      for (std::size_t operation = 0; operation < operations; ++operation)
+        accounted += reported(operation, rank) ? 0 : training_.buckets[operation % buckets] * sizeof(float);
+    }
+    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+      std::vector<double> balance = contributed(bucket);
+      for (std::size_t step = 0; step < training_.steps; ++step) {
+        const auto& result = values(step * buckets + bucket, full);
+        for (std::size_t i = 0; i < balance.size(); ++i) balance[i] -= static_cast<double>(result[i]);
+      }
+      for (std::size_t i = 0; i < balance.size(); ++i) {
+        if (balance[i] < 0)
+          return "bucket " + std::to_string(bucket) + " value " + std::to_string(i) +
+                 " was counted twice: " + std::to_string(balance[i]);
+        missing += static_cast<std::uint64_t>(std::ceil(balance[i] / 4)) * sizeof(float);
+      }
+    }
+    return missing <= accounted ? ""
+                                : std::to_string(missing) + " bytes are missing, " +
+                                      std::to_string(accounted) + " are accounted for";
+  }
+
   /// The first value at which results and residuals do not add up to the contributions; empty: none. For runs
   /// in which every rank completed everything.
   std::string why_not_conserved() {
     const std::size_t buckets = training_.buckets.size();
     for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-      std::vector<double> balance(training_.buckets[bucket], 0.0);
-      for (Rank rank = 0; rank < network_.ranks(); ++rank) {
-        for (std::size_t step = 0; step < training_.steps; ++step)
-          for (std::size_t i = 0; i < balance.size(); ++i)
-            balance[i] += static_cast<double>(contribution(rank, step, i));
-        const auto kept = network_.group(rank).take_residual(static_cast<std::uint32_t>(bucket + 1)).values;
-        for (std::size_t i = 0; i * sizeof(float) < kept.size(); ++i) {
-          float value;
-          std::memcpy(&value, kept.data() + i * sizeof(float), sizeof value);
-          balance[i] -= static_cast<double>(value);
-        }
-      }
+      std::vector<double> balance = contributed(bucket);
       for (std::size_t step = 0; step < training_.steps; ++step) {
         const auto& result = values(step * buckets + bucket, 0);
         for (std::size_t i = 0; i < balance.size(); ++i) balance[i] -= static_cast<double>(result[i]);
@@ -136,25 +173,98 @@ class Run {
   }
 
  private:
+  /// By all ranks, without the residuals that they still have.
+  std::vector<double> contributed(std::size_t bucket) {
+    std::vector<double> sums(training_.buckets[bucket], 0.0);
+    for (Rank rank = 0; rank < network_.ranks(); ++rank) {
+      for (std::size_t step = 0; step < training_.steps; ++step)
+        for (std::size_t i = 0; i < sums.size(); ++i)
+          sums[i] += static_cast<double>(contribution(rank, step, i));
+      const auto kept = network_.group(rank).take_residual(static_cast<std::uint32_t>(bucket + 1)).values;
+      for (std::size_t i = 0; i * sizeof(float) < kept.size(); ++i) {
+        float value;
+        std::memcpy(&value, kept.data() + i * sizeof(float), sizeof value);
+        sums[i] -= static_cast<double>(value);
+      }
+    }
+    return sums;
+  }
+
+  // ---- Snapshots
+
+  /// A restarted process has no call that could tell that it is left behind.
+  void look_after(Rank rank, Time since) {
+    constexpr Duration kInterval = Duration::millis(5);
+    network_.plan(since + kInterval, rank, [this, rank] {
+      if (network_.group(rank).left_behind()) want_snapshot(rank);
+      look_after(rank, network_.now());
+    });
+  }
+  /// Of the step after the next one that anybody begins, as all others can still see it coming.
+  void want_snapshot(Rank rank) {
+    if (training_.snapshots && !wanted_.contains(rank)) wanted_[rank] = {furthest_ + 2, {}, {}};
+  }
+  /// A rank has completed all before this step: all of them capture what they have at the same step.
+  void capture(Rank donor, std::size_t step) {
+    furthest_ = std::max(furthest_, step);
+    for (auto& [rank, wanted] : wanted_) {
+      if (wanted.step != step || rank == donor || network_.group(donor).left_behind()) continue;
+      const Position position = network_.group(donor).position();
+      if (!wanted.results.empty()) continue;
+      wanted.position = position;
+      for (std::size_t i = 0; i < position.completed; ++i) wanted.results.push_back(results_.at({i, donor}));
+      network_.plan(network_.now() + *training_.snapshots, rank, [this, to = rank] { take_over(to); });
+    }
+  }
+  void take_over(Rank rank) {
+    const Wanted taken = wanted_.at(rank);
+    wanted_.erase(rank);
+    if (!network_.group(rank).left_behind()) return;
+    ++restores_;
+    restored_[rank] = taken.results.size();
+    for (std::size_t i = 0; i < taken.results.size(); ++i) results_[{i, rank}] = taken.results[i];
+    for (std::size_t i = taken.results.size(); i < training_.steps * training_.buckets.size(); ++i)
+      fill(i, rank);  // what was called in vain is called again
+    network_.restore(rank, taken.position, taken.step);
+  }
+  void fill(std::size_t operation, Rank rank) {
+    auto& values = values_[{operation, rank}];
+    values.resize(training_.buckets[operation % training_.buckets.size()]);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = contribution(rank, operation / training_.buckets.size(), i);
+  }
+
   /// Takes the result, and overwrites the memory as soon as a training loop would.
   void note_end(std::size_t operation, Rank rank, const Report& report) {
     results_[{operation, rank}] = values_[{operation, rank}];
+    if (report.error == ErrorCode::LeftBehind) want_snapshot(rank);
     if (report.error != ErrorCode::None) return;
     const std::size_t buckets = training_.buckets.size();
-    if (!training_.stays_readable) return spoil(operation, rank);
+    if (!training_.stays_readable) spoil(operation, rank);
     if (operation % buckets + 1 != buckets) return;
-    network_.group(rank).release(network_.now());
-    for (std::size_t bucket = 0; bucket < buckets; ++bucket) spoil(operation - bucket, rank);
+    if (training_.stays_readable) network_.group(rank).release(network_.now());
+    for (std::size_t bucket = 0; training_.stays_readable && bucket < buckets; ++bucket)
+      spoil(operation - bucket, rank);
+    capture(rank, operation / buckets + 1);
   }
   void spoil(std::size_t operation, Rank rank) {
     auto& values = values_[{operation, rank}];
     std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
   }
 
+  struct Wanted {
+    std::size_t step = 0;
+    Position position;
+    std::vector<std::vector<float>> results;
+  };
+
   sim::Network network_;
   Training training_;
   std::map<std::pair<std::size_t, Rank>, std::vector<float>> values_, results_;
   sim::RunResult result_;
+  std::map<Rank, Wanted> wanted_;         // by ranks that are left behind
+  std::map<Rank, std::size_t> restored_;  // how many results are of a snapshot
+  std::size_t furthest_ = 0, restores_ = 0;
 };
 
 }  // namespace decisioncase

@@ -31,8 +31,18 @@ class Ranks {
     for (Rank rank = 0; rank < size; ++rank) {
       config.rank = rank;
       auto& side = sides_.emplace_back(std::make_unique<Side>());
+      side->config = config;
       side->group = std::make_unique<Group>(config, side->pool);
     }
+  }
+  /// Another process takes its place.
+  void restart(Rank rank) {
+    Side& side = *sides_[rank];
+    ++side.config.incarnation;
+    side.group = std::make_unique<Group>(side.config, side.pool);
+    side.reports.clear();
+    side.gone = false;
+    pump(rank);
   }
 
   std::uint64_t start(Rank rank, const Call& call) {
@@ -54,6 +64,10 @@ class Ranks {
     group(rank).say_goodbye(now_);
     pump(rank);
     sides_[rank]->gone = true;
+  }
+  void restore(Rank rank, const Position& position, std::uint64_t step) {
+    group(rank).restore(now_, position, step);
+    pump(rank);
   }
   /// It says nothing any more, and hears nothing.
   void kill(Rank rank) { sides_[rank]->gone = true; }
@@ -106,6 +120,7 @@ class Ranks {
 
  private:
   struct Side {
+    GroupConfig config;
     BufferPool pool;
     std::unique_ptr<Group> group;
     std::vector<Report> reports;

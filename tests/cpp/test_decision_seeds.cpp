@@ -24,6 +24,27 @@ Time at(std::uint64_t millis) {
   return Time{} + Duration::millis(static_cast<std::int64_t>(millis));
 }
 
+/// In some runs a rank is away for longer than the log lasts, or its process is restarted, and returns by
+/// snapshot. Drawn apart from all other faults.
+void add_return(std::uint64_t seed, Faulty& faulty) {
+  sim::Random random(~seed);
+  if (!random.chance(0.4)) return;
+  Training& training = faulty.training;
+  sim::SimOptions& options = faulty.options;
+  training.snapshots = Duration::millis(static_cast<std::int64_t>(random.below(60)));
+  training.steps += 20 + random.below(60);
+  options.protocol.log_bytes = 10'000 + random.below(300'000);
+  faulty.removes = true;
+  const auto rank = static_cast<Rank>(random.below(options.ranks));
+  const std::uint64_t begin = random.below(100);
+  if (random.chance(0.7)) {
+    options.pauses.push_back({rank, at(begin), at(begin + 250 + random.below(500))});
+  } else {
+    options.crashes.push_back({rank, at(begin)});
+    options.restarts.push_back({rank, at(begin + 10 + random.below(600))});
+  }
+}
+
 /// Everything follows from the seed.
 Faulty faulty_of(std::uint64_t seed) {
   sim::Random random(seed * 2 + 1);
@@ -78,6 +99,7 @@ Faulty faulty_of(std::uint64_t seed) {
     }
     faulty.removes = true;
   }
+  add_return(seed, faulty);
   return faulty;
 }
 
@@ -87,7 +109,7 @@ std::string why_two_views(const Run& run) {
   for (std::size_t operation = 0; operation < run.result().reports.size(); ++operation) {
     std::set<std::vector<Rank>> members;
     for (Rank rank = 0; rank < run.result().reports[operation].size(); ++rank) {
-      if (run.completed(operation, rank) && run.counts(rank))
+      if (run.reported(operation, rank) && run.counts(rank))
         members.insert(run.result().reports[operation][rank]->members);
     }
     if (members.size() > 1)
@@ -97,9 +119,10 @@ std::string why_two_views(const Run& run) {
 }
 
 void describe(const Faulty& faulty, Run& run) {
-  std::printf("%d ranks, %zu steps, %zu pauses, %zu crashes, %zu cuts, loss %g\n", faulty.options.ranks,
-              faulty.training.steps, faulty.options.pauses.size(), faulty.options.crashes.size(),
-              faulty.options.cuts.size(), faulty.options.link.loss);
+  std::printf("%d ranks, %zu steps, %zu pauses, %zu crashes, %zu restarts, %zu cuts, loss %g, %zu restored\n",
+              faulty.options.ranks, faulty.training.steps, faulty.options.pauses.size(),
+              faulty.options.crashes.size(), faulty.options.restarts.size(), faulty.options.cuts.size(),
+              faulty.options.link.loss, run.restores());
   for (const sim::Pause& pause : faulty.options.pauses)
     std::printf("pause of rank %d %lld to %lld ms\n", pause.rank,
                 static_cast<long long>(pause.begin.ns / 1'000'000),
@@ -138,6 +161,7 @@ std::string why_wrong(std::uint64_t seed, bool verbose) {
   }
   if (!faulty.removes && !all) return "an operation failed without a reason";
   if (all && !removed) return run.why_not_conserved();
+  if (faulty.training.snapshots && faulty.options.crashes.empty()) return run.why_not_accounted();
   return "";
 }
 

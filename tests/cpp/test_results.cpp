@@ -39,6 +39,23 @@ TEST(a_report_that_was_taken_stays_for_other_threads_until_enough_others_were_ta
   CHECK(results.has(Results::kMaxTaken));
 }
 
+// After a snapshot the next operations have numbers that failed ones had before.
+TEST(numbers_that_are_given_again_have_no_report) {
+  Results results;
+  for (std::uint64_t operation = 0; operation < 4; ++operation) {
+    results.begin(operation, kSecond);
+    results.add(report_of(operation), kSecond);
+    results.take(operation);
+  }
+  results.begin(4, kSecond);
+  results.forget_from(2);
+  CHECK(results.has(1));
+  for (std::uint64_t operation = 2; operation < 5; ++operation) CHECK(!results.has(operation));
+  results.begin(4, kSecond * 3);
+  results.add(report_of(4), kSecond * 4);
+  CHECK(results.take(4)->stood_still == kSecond);
+}
+
 TEST(only_the_last_reports_are_kept) {
   Results results;
   for (std::uint64_t operation = 0; operation <= Results::kMaxReports; ++operation)

@@ -68,6 +68,85 @@ TEST(a_restarted_rank_is_left_behind_and_its_old_self_removed) {
   CHECK_EQ(group.view(0).members, RankMask{0b011});
 }
 
+TEST(a_restarted_rank_comes_in_by_a_snapshot) {
+  Script group({.ranks = 3, .operations = 6, .places = 3});
+  group.work(2);
+  group.restart(2);
+  group.pass(Duration::millis(300));
+  CHECK(group[2].change->standing().left_behind);
+  group[2].restore(group[0].snapshot());
+  group.pass(Duration::millis(100));
+  CHECK_EQ(group.view(0).members, RankMask{0b111});
+  CHECK_EQ(group.view(0).ranks[2].incarnation, 1u);
+  group.work(6);
+  for (int r = 0; r < 3; ++r) {
+    CHECK_EQ(group[r].completed, 6);
+    CHECK_EQ(group[r].digest[6], group[0].digest[6]);
+  }
+}
+
+// Even if the others still have all that followed: what it begins with is not what they began with.
+TEST(a_restarted_rank_does_not_come_in_without_a_snapshot) {
+  Script group({.ranks = 3, .operations = 6, .places = 3});
+  group.restart(2);
+  group.pass(Duration::millis(300));
+  CHECK(group[2].change->standing().left_behind);
+  CHECK_EQ(group.view(0).members, RankMask{0b011});
+}
+
+TEST(an_older_process_of_a_rank_changes_nothing) {
+  Script group({.ranks = 3, .operations = 6, .places = 3});
+  group.work(2);
+  group.restart(2);
+  group.pass(Duration::millis(300));
+  group.keeps_back = [](const Packet& packet) { return is<Join>(packet); };
+  group[2].restore(group[0].snapshot());
+  group.pass(Duration::millis(50));
+  const Packet old = group.kept_back.front();
+  group.keeps_back = nullptr;
+  group.restart(2);
+  group.pass(Duration::millis(100));
+  group[2].restore(group[0].snapshot());
+  group.pass(Duration::millis(100));
+  const View view = group.view(0);
+  CHECK_EQ(view.ranks[2].incarnation, 2u);
+  group.inject(old);
+  group.pass(Duration::millis(100));
+  CHECK_EQ(group.view(0).number, view.number);
+  group.work(4);
+  CHECK_EQ(group[2].completed, 4);
+}
+
+TEST(a_lost_rank_that_takes_a_snapshot_goes_out_and_in_by_one_change) {
+  Script group({.ranks = 3, .operations = 6, .places = 3, .min_ranks = 3});
+  group.work(2);
+  group[1].change->mark_lost(group.now());
+  group.pass(Duration::millis(100));
+  CHECK_EQ(group.view(0).number, 0u);  // two are too few
+  group[1].restore(group[0].snapshot());
+  group.pass(Duration::millis(100));
+  CHECK_EQ(group.view(0).number, 1u);
+  CHECK_EQ(group.view(0).removed, bit_of(1));
+  CHECK_EQ(group.view(0).joined, bit_of(1));
+  CHECK(!group[1].change->standing().lost);
+  group.work(6);
+  for (int r = 0; r < 3; ++r) CHECK_EQ(group[r].completed, 6);
+}
+
+TEST(a_lost_rank_with_a_wrong_snapshot_stays_lost) {
+  Script group({.ranks = 3, .operations = 6, .places = 3, .min_ranks = 3});
+  group.work(2);
+  group[1].change->mark_lost(group.now());
+  group.pass(Duration::millis(100));
+  Snapshot wrong = group[0].snapshot();
+  ++wrong.digest[2];
+  group[1].restore(wrong);
+  CHECK(!group[1].change->standing().left_behind);
+  group.pass(Duration::millis(100));
+  CHECK(group[1].change->standing().left_behind && group[1].change->standing().lost);
+  CHECK_EQ(group.view(0).number, 0u);
+}
+
 TEST(a_late_join_of_an_earlier_absence_changes_nothing) {
   Script group({.ranks = 3, .operations = 6, .places = 3});
   group.keeps_back = [](const Packet& packet) { return is<Join>(packet) && packet.to == 1; };

@@ -35,7 +35,8 @@ inline std::optional<ViewMessage> World::as_bytes(const Packet& packet) {
       return message;
     }
   }
-  throw Violation("a message in pieces did not come together");
+  must(packet.incarnation < ranks_[packet.from]->incarnation, "a message in pieces did not come together");
+  return std::nullopt;  // a newer process of that rank has said something since
 }
 
 inline ViewMessage World::tampered(FakeRank& x, ViewMessage message) const {
@@ -56,8 +57,8 @@ inline void World::receive(const Packet& packet) {
   if (packet.kind != Packet::Kind::Control) {
     x.receive(packet);
   } else {
-    const ViewMessage message = through_bytes_ ? *as_bytes(packet) : *packet.control;
-    x.change->handle(x.now, packet.from, tampered(x, message));
+    const auto message = through_bytes_ ? as_bytes(packet) : std::optional(*packet.control);
+    if (message) x.change->handle(x.now, packet.from, tampered(x, *message));
   }
   settle(x);
 }
@@ -177,6 +178,22 @@ inline void World::restart(FakeRank& x) {
   ++restarts_;
 }
 
+inline void World::restore(FakeRank& x, const Snapshot& taken) {
+  x.restore(taken);
+  settle(x);
+  ++restores_;
+}
+
+/// Snapshots are of any rank that takes itself for a member, and used at any later time.
+inline void World::snapshot(FakeRank& x) {
+  if (x.dead || x.paused) return;
+  if (x.change->standing().left_behind && !snapshots_.empty())
+    restore(x, snapshots_[static_cast<std::size_t>(random_.below(static_cast<int>(snapshots_.size())))]);
+  else if (x.acts())
+    snapshots_.push_back(x.snapshot());
+  if (snapshots_.size() > 3) snapshots_.erase(snapshots_.begin());
+}
+
 inline void World::fault_propose(FakeRank& x) {
   if (x.paused || !x.acts()) return;
   RankMask without = 0;
@@ -254,6 +271,8 @@ inline void World::run(Totals& totals) {
       deliver(static_cast<std::size_t>(trouble_.order == 0   ? random_.below(size)
                                        : trouble_.order == 1 ? near
                                                              : size - 1 - near));
+    } else if (what < 620) {
+      snapshot(random_rank());
     } else {
       act(random_rank());
     }

@@ -43,6 +43,9 @@ struct GroupConfig {
   /// A rank that leaves or is silent ends operations with an error. Always so in grids, in best effort and
   /// above 64 ranks.
   bool fixed_membership = false;
+  /// Which process of this rank it is, counted from 0. A restarted one is no member: it is left behind, and a
+  /// snapshot brings it in.
+  std::uint32_t incarnation = 0;
   /// Fewer ranks than this do not go on. 0: a majority.
   Rank min_ranks = 0;
   /// Where fewer are there, operations wait so long for more before they fail.

@@ -45,18 +45,25 @@ struct Core {
         multicast_health(config.size),
         incast(config.size),
         best_effort(config.best_effort) {
+    for (Rank rank = 0; rank < config.size; ++rank) peers[rank] = new_peer(rank, 0);
+    // It has not what no operation at all amounts to for the others.
+    if (config.incarnation != 0) progress.restart({0, ~std::uint64_t{0}}, 0);
+  }
+
+  /// Nothing is known yet of this process.
+  Peer new_peer(Rank rank, std::uint32_t incarnation) const {
     std::size_t others = 0;
-    for (Rank rank = 0; rank < config.size; ++rank) others += grid.links(rank) ? 1 : 0;
-    for (Rank rank = 0; rank < config.size; ++rank) {
-      const std::size_t grant = rank < config.grants.size() ? config.grants[rank] : config.path.window_bytes;
-      const WindowBounds bounds = WindowBounds::of(config.path, others, grant);
-      const std::uint32_t payload = config.path.payload_bytes;
-      Peer& peer = peers[rank];
-      peer.rank = rank;
-      peer.linked = grid.links(rank);
-      peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
-      peer.rtt = RttEstimator(config.path);
-    }
+    for (Rank other = 0; other < config.size; ++other) others += grid.links(other) ? 1 : 0;
+    const std::size_t grant = rank < config.grants.size() ? config.grants[rank] : config.path.window_bytes;
+    const WindowBounds bounds = WindowBounds::of(config.path, others, grant);
+    const std::uint32_t payload = config.path.payload_bytes;
+    Peer peer;
+    peer.rank = rank;
+    peer.incarnation = incarnation;
+    peer.linked = grid.links(rank);
+    peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
+    peer.rtt = RttEstimator(config.path);
+    return peer;
   }
 
   /// Sends a packet that is nothing but a header.

@@ -58,7 +58,7 @@ std::vector<HeldShard> held_in(const Core& core, std::uint64_t number, RankMask 
 Journal journal_of(const Core& core) {
   const Progress& progress = core.progress;
   return {
-      .completed = [&progress] { return progress.completed(); },
+      .completed = [&progress] { return progress.told(); },
       .floor = [&core] { return floor_of(core); },
       .touched_end = [&progress] { return std::max(progress.touched_end(), progress.completed()); },
       .digest = [&progress](std::uint64_t operation) { return progress.digest(operation); },
@@ -70,10 +70,14 @@ Journal journal_of(const Core& core) {
 
 Members::Members(Core& core)
     : membership(membership_config(core.config), View::initial(core.config.size)),
-      changes({.min_ranks = core.config.min_ranks}, membership, journal_of(core)),
+      changes({.incarnation = core.config.elastic() ? core.config.incarnation : 0,
+               .min_ranks = core.config.min_ranks},
+              membership, journal_of(core)),
       core_(core),
       pieces_(core.config.size),
-      cutters_(core.config.size) {}
+      cutters_(core.config.size) {
+  set_timer();  // a restarted process asks to come in
+}
 
 std::uint64_t Members::least_completed() const {
   std::uint64_t least = core_.progress.completed();

@@ -61,7 +61,7 @@ struct MembershipEvent {
     Removed,     // is no member any more
     Returned,    // is a member again
     Unreached,   // by multicast, is sent to singly now
-    LeftBehind,  // this rank itself was removed and cannot return
+    LeftBehind,  // this rank itself was removed and cannot return without a snapshot
   };
 
   Kind kind = Kind::Removed;

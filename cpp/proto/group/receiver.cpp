@@ -48,7 +48,7 @@ void Receiver::note_header(Time now, const Header& header) {
   peer.oldest = header.oldest;
   peer.window.set_incast(header.incast, core_.config.size - 1u);
   if ((header.flags & kFlagGoOn) != 0) peer.window.on_go_on(peer.echo);
-  if (completed <= peer.completed) return;
+  if (completed <= peer.completed || !members_.tells_progress(header)) return;
   peer.completed = std::min(completed, core_.progress.next_call() + kMaxCallsAhead);
   members_.advanced(header, peer.completed);
   calls_.forget_old();
@@ -72,6 +72,9 @@ void Receiver::handle_run(Time now, const ReceivedRun& run) {
   if (header.type == PacketType::Ping) core_.tell(PacketType::Status, header.sender);
   if (members_.of_other_view(header)) {
     core_.stats.other_view_packets += run.packets;
+    // Whoever is away never sees the view in which the others end.
+    if (header.type == PacketType::Goodbye && members_.changes.standing().away)
+      core_.peers[header.sender].left = true;
     return members_.note_other_view(now, header);
   }
   switch (header.type) {

@@ -1,6 +1,7 @@
 #include "group/views.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace optireduce {
@@ -36,6 +37,10 @@ void Views::install(Time now, const View& view) {
 void Views::note_changes(Time now, const View& view) {
   using Kind = MembershipEvent::Kind;
   ++core_.stats.views;
+  for_each_rank(members_.membership.others(), [&](Rank rank) {
+    const std::uint32_t process = view.ranks[rank].incarnation;
+    if (core_.peers[rank].incarnation != process) core_.peers[rank] = core_.new_peer(rank, process);
+  });
   for_each_rank(view.removed & ~view.members, [&](Rank rank) {
     ++core_.stats.removals;
     core_.peers[rank].window.on_silence(now);
@@ -72,6 +77,11 @@ void Views::rejoin(Time now, const View& view) {
     begun.push_back(operation->call());
   }
   core_.operations.erase_open();
+  // Headers of views that we were not in do not count: some may have come back with less than we knew of.
+  for_each_rank(members_.membership.others(), [&](Rank rank) {
+    core_.peers[rank].completed = members_.membership.completed(rank);
+    core_.peers[rank].left = false;
+  });
   core_.repairs.clear();  // asked for in another view, of what may not be held any more
   for (LocalCall& call : begun) {
     Operation& operation = calls_.make_operation(now, call.number, Scope::All, call.descriptor, call.stream);
@@ -121,14 +131,37 @@ void Views::fail_rank_lost(Time now, std::uint64_t number, const View& view) {
 void Views::leave_behind(Time now) {
   const Rank self = core_.config.rank;
   const Progress& progress = core_.progress;
+  core_.progress.tell_no_more();
   if (!std::exchange(told_left_behind_, true))
     core_.outcomes.add(
         {MembershipEvent::Kind::LeftBehind, self, members_.view().number, progress.completed()});
-  fail_all(now, ErrorCode::LeftBehind,
-           "this rank was silent, the others went on without it, and they no longer keep what it missed or "
-           "have made void what it alone completed; restart it from a checkpoint together with the others",
-           {self});
-  core_.stats.dropped_bytes += core_.residuals.drop_all();  // a checkpoint does not hold them
+  if (!fail_finished(now))
+    fail_all(
+        now, ErrorCode::LeftBehind,
+        "this rank was silent or was restarted, the others went on without it, and they no longer keep "
+        "what it missed or have made void what it alone completed; it needs a snapshot, or a restart from "
+        "a checkpoint together with the others",
+        {self});
+  core_.stats.dropped_bytes += core_.residuals.drop_all();  // neither a snapshot nor a checkpoint holds them
+}
+
+void Views::restore(Time now, const Position& position, std::uint64_t step) {
+  const Progress& progress = core_.progress;
+  if (!members_.changes.standing().left_behind)
+    throw std::logic_error("this rank is not left behind: it has nothing to restore");
+  if (progress.completed() < progress.next_call())
+    throw std::logic_error("all-reduce " + std::to_string(progress.completed()) +
+                           " is not over: restore between two steps, when no call is open");
+  core_.stats.dropped_bytes += core_.residuals.drop_all();
+  core_.oldest_residual = 0;
+  core_.operations.restart(position.completed);
+  core_.repairs.clear();
+  core_.progress.restart(position, step);
+  for (Peer& peer : core_.peers) peer.told = 0;  // it may have been more
+  told_left_behind_ = false;
+  too_few_since_ = Time::never();
+  members_.changes.restored(now);
+  follow(now);
 }
 
 void Views::check_quorum(Time now) {
@@ -136,10 +169,24 @@ void Views::check_quorum(Time now) {
     too_few_since_ = Time::never();
     return core_.timers.stop({TimerKind::Quorum});
   }
+  if (fail_finished(now)) return;
   too_few_since_ = std::min(too_few_since_, now);
   const Time fails_at = too_few_since_ + core_.config.quorum_wait;
   if (now >= fails_at) return fail_too_few(now);  // later calls at once
   core_.timers.set({TimerKind::Quorum}, fails_at);
+}
+
+/// Nobody is left that could take this rank in again.
+bool Views::fail_finished(Time now) {
+  if (!members_.changes.standing().away) return false;
+  std::vector<Rank> others;
+  for (const Peer& peer : core_.peers) {
+    if (peer.rank == core_.config.rank) continue;
+    if (!peer.left) return false;
+    others.push_back(peer.rank);
+  }
+  fail_all(now, ErrorCode::GroupFinished, "all other ranks have left the group without this one", others);
+  return true;
 }
 
 void Views::fail_too_few(Time now) {
@@ -171,7 +218,7 @@ bool Views::may_leave() const {
 
 void Views::say_goodbye(Time now) {
   constexpr int kGoodbyes = 3;  // nobody answers one: a peer that misses it waits for nothing
-  core_.progress.say_goodbye();
+  core_.progress.tell_no_more();
   fail_all(now, ErrorCode::Closed, "the group was closed before the operation was complete", {});
   core_.controls.clear();
   core_.repairs.clear();

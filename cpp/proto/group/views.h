@@ -17,6 +17,9 @@ class Views {
   /// Too few members fail all calls, after a while.
   void check_quorum(Time now);
 
+  /// See Group::restore.
+  void restore(Time now, const Position& position, std::uint64_t step);
+
   void prepare_to_leave(Time now) {
     if (core_.config.elastic()) members_.changes.leave(now);
     follow(now);
@@ -32,6 +35,7 @@ class Views {
   void rejoin(Time now, const View& view);
   void fail_lost_exact(Time now, const View& view);
   void fail_rank_lost(Time now, std::uint64_t number, const View& view);
+  bool fail_finished(Time now);
   void fail_too_few(Time now);
   void leave_behind(Time now);
   void fail_all(Time now, ErrorCode code, const std::string& message, const std::vector<Rank>& ranks);

@@ -48,8 +48,9 @@ enum class ErrorCode : std::uint8_t {
   Mismatch = 2,
   Closed = 3,
   TooFewRanks = 4,
-  LeftBehind = 5,  // this rank was removed and is too far behind to return
-  RankLost = 6,    // an exact operation needed a rank that was removed
+  LeftBehind = 5,     // this rank was removed and cannot return without a snapshot
+  RankLost = 6,       // an exact operation needed a rank that was removed
+  GroupFinished = 7,  // this rank is no member, and all others have left: there is nobody to return to
 };
 
 /// What closed our own shard.
