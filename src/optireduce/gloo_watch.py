@@ -33,6 +33,7 @@ class GlooWatch:
     """Watches over one Gloo group with the engine of the same ranks."""
 
     def __init__(self, transport: Transport, gloo: ProcessGroupGloo) -> None:
+        self._transport = transport
         self._engine = transport.engine
         self._gloo = gloo
         self._others = [rank for rank in range(transport.size) if rank != transport.rank]
@@ -46,8 +47,8 @@ class GlooWatch:
 
     def start(self, collective: Callable[..., dist.Work], *args: Any, **kwargs: Any) -> GlooWork:
         """Begin a collective in Gloo; raises at once if a rank is lost."""
-        if (error := self._error or self._lost()) is not None:
-            raise backend_error(error)
+        if (known := self._error or self._transport.rank_lost) is not None:
+            raise backend_error(known)
         try:
             return GlooWork(collective(*args, **kwargs), self)
         except RuntimeError as error:
@@ -141,11 +142,14 @@ class GlooWatch:
         self._error = self._error or error
         for rank in self._others:  # of those whose connections are closed already, none closes the others
             with contextlib.suppress(RuntimeError):
-                self._gloo.recv([torch.zeros(1)], rank, _TAG).wait(timedelta(milliseconds=1))
+                work = self._gloo.recv([torch.zeros(1)], rank, _TAG)  # type: ignore[attr-defined] # not in the stub
+                work.wait(timedelta(milliseconds=1))
 
 
 class GlooWork(dist.Work):
     """A collective in Gloo that ends with an error when a rank is gone."""
+
+    __slots__ = ("_future", "_watch", "_work")  # it is made for every collective, small ones too
 
     def __init__(self, work: dist.Work, watch: GlooWatch) -> None:
         super().__init__()

@@ -142,9 +142,11 @@ class Transport:
     ) -> None:
         """``fixed_membership``: a silent rank ends operations; False: the others go on without it."""
         self.config = config
+        self._fixed_membership = fixed_membership
         self.rank = exchange.rank
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
+        self.rank_lost: RankLostError | None = None  # where membership is fixed, of the first operation
         self.engine, self.seed, self._hosts, self._grid = connect(
             exchange, config, self.timeout_seconds, master, fixed_membership
         )
@@ -233,6 +235,8 @@ class Transport:
     def settled(self, operation: Operation, raw: _core.Report) -> None:
         """Called by an operation, once, when its outcome is known."""
         self._in_flight.pop(operation.number, None)
+        if self._fixed_membership and isinstance(operation.error, RankLostError):
+            self.rank_lost = self.rank_lost or operation.error
         if self._log is not None:
             self._log.write(report_of(raw), raw.error or None)
         self.membership.update()

@@ -99,13 +99,13 @@ def waits_for_the_dead(
         (Path(directory) / f"done-{rank}").touch()
 
 
-def end_the_victim(directory: Path) -> None:
-    """It was only stopped, and the pool wants it dead."""
+def end_the_victim(directory: Path, in_time: threading.Event) -> None:
+    """It was only stopped, and the pool wants it dead, but not before the others have noticed."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < deadline:
-        if all((directory / f"done-{rank}").exists() for rank in range(RANKS) if rank != VICTIM):
-            break
+    while time.monotonic() < deadline and not in_time.is_set():
         time.sleep(0.05)
+        if all((directory / f"done-{rank}").exists() for rank in range(RANKS) if rank != VICTIM):
+            in_time.set()
     os.kill(int((directory / "victim").read_text()), signal.SIGKILL)
 
 
@@ -113,10 +113,12 @@ def end_the_victim(directory: Path) -> None:
 def test_a_stopped_rank_ends_what_waits_for_it(
     process_pool: ProcessPool, tmp_path: Path, collective: Callable[[int], None]
 ) -> None:
-    ending = threading.Thread(target=end_the_victim, args=(tmp_path,))
+    in_time = threading.Event()
+    ending = threading.Thread(target=end_the_victim, args=(tmp_path, in_time))
     ending.start()
     process_pool.run(RANKS, waits_for_the_dead, str(tmp_path), signal.SIGSTOP, collective, dying=[VICTIM])
     ending.join()
+    assert in_time.is_set()
 
 
 @pytest.mark.parametrize("collective", [barrier, broadcast_from_the_victim])
