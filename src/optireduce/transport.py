@@ -112,7 +112,7 @@ class Operation:
         with self._lock:
             if self.settled:
                 return
-            self._error = _error_of(raw)
+            self._error = _error_of(raw, self._transport.advice_to_left_behind)
             if self._error is None:
                 self._deliver(raw)
             self._keep_alive = self._finish = self._form = None
@@ -148,9 +148,10 @@ class Transport:
         self.rank = exchange.rank
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
-        self.engine, self.seed, self._hosts, self._grid = connect(
-            exchange, config, self.timeout_seconds, master, fixed_membership
-        )
+        found = connect(exchange, config, self.timeout_seconds, master, fixed_membership)
+        self.engine, self.seed, self._hosts, self.is_grid = found.engine, found.seed, found.hosts, found.grid
+        self.addresses, self.secret = found.addresses, found.secret
+        self.advice_to_left_behind: Callable[[], str] = str
         self._idle = IdleBuffers()
         self._readable: list[tuple[Travelling, object]] = []  # memory that the engine reads until release()
         self._any_readable = False  # whether any operation so far had stays_readable
@@ -204,7 +205,7 @@ class Transport:
                 form.dtype.code,
                 op,
                 timeout_seconds or self.timeout_seconds,
-                bounded=bounded and self.config.bounded and not self._grid,
+                bounded=bounded and self.config.bounded and not self.is_grid,
                 weight=weight,
                 stream=stream,
                 step=self._step,
@@ -232,6 +233,15 @@ class Transport:
         del self._readable[: len(ended)]
         for form, _ in ended:
             form.release()
+
+    def restore(self, completed: int, digest: int, step: int) -> None:
+        """Go on after a snapshot: the next call is operation ``completed`` of this training step. Only for a
+        rank that was left behind, with nothing in flight."""
+        self.release()
+        self._reap()
+        with self._lock:
+            self.engine.restore(completed, digest, step)
+            self._step = step
 
     def settled(self, operation: Operation, raw: _core.Report) -> None:
         """Called by an operation, once, when its outcome is known."""
@@ -273,10 +283,12 @@ class Transport:
                 return
 
 
-def _error_of(raw: _core.Report) -> OptiReduceError | None:
+def _error_of(raw: _core.Report, advice_to_left_behind: Callable[[], str]) -> OptiReduceError | None:
     if raw.error_code == 0:
         return None
     if raw.error_code in _ERRORS:
         kind, advice = _ERRORS[raw.error_code]
+        if kind is LeftBehind:
+            advice = advice_to_left_behind()
         return kind(raw.error + advice, raw.ranks)
     return PeerLeftError(raw.error, raw.ranks) if raw.ranks else ClosedError(raw.error)

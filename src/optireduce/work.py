@@ -28,25 +28,33 @@ def future_of(
     pool: CompletionPool,
     before: Callable[[], None] | None = None,
     devices: list[int | str | torch.device] | None = None,
+    excuses: Callable[[Exception], bool] | None = None,
 ) -> torch.futures.Future[T]:
     """A future that holds ``value`` once the operation is done, or its error. ``before`` runs just before
-    success."""
+    success. An error that it ``excuses`` is none: the future then holds ``value`` without a result."""
     source: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
     handed_out: torch.futures.Future[T] = source.then(_value_or_raise)
 
     def complete() -> None:
-        source.set_result(_outcome(operation, value, before))
+        source.set_result(_outcome(operation, value, before, excuses))
 
     pool.submit(operation, complete)
     return handed_out
 
 
-def _outcome(operation: Operation, value: T, before: Callable[[], None] | None) -> T | BaseException:
+def _outcome(
+    operation: Operation,
+    value: T,
+    before: Callable[[], None] | None,
+    excuses: Callable[[Exception], bool] | None,
+) -> T | BaseException:
     try:
         operation.result()
         if before is not None:
             before()
     except Exception as error:  # anything else would leave the future, and DDP, waiting for ever
+        if excuses is not None and excuses(error):
+            return value
         return backend_error(error)
     return value
 
