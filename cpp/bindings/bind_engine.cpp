@@ -65,17 +65,6 @@ float checked_scale(double scale) {
   return static_cast<float>(scale);
 }
 
-const char* name_of(ClosedBy closed_by) {
-  switch (closed_by) {
-    case ClosedBy::Early:
-      return "early";
-    case ClosedBy::Deadline:
-      return "deadline";
-    default:
-      return "complete";
-  }
-}
-
 const char* name_of(MembershipEvent::Kind kind) {
   switch (kind) {
     case MembershipEvent::Kind::Removed:
@@ -186,24 +175,7 @@ void bind_options(nb::module_& m) {
   bind_field(options, "impairment_seed", impairment_of, &ImpairmentOptions::seed);
 }
 
-using PythonExcluded = std::tuple<Rank, std::uint64_t>;
-using PythonHole = std::tuple<std::string, Rank, std::size_t, std::size_t>;
 using PythonEvent = std::tuple<std::string, Rank, std::uint64_t, std::uint64_t>;
-
-std::vector<PythonExcluded> excluded_of(const Report& report) {
-  std::vector<PythonExcluded> excluded;
-  for (const Excluded& each : report.excluded) excluded.emplace_back(each.rank, each.bytes);
-  return excluded;
-}
-
-std::vector<PythonHole> holes_of(const Report& report) {
-  std::vector<PythonHole> holes;
-  for (const Hole& hole : report.lost.holes) {
-    const char* stage = hole.stage == PacketType::Contribution ? "contribution" : "decision";
-    holes.emplace_back(stage, hole.peer, hole.begin, hole.bytes);
-  }
-  return holes;
-}
 
 std::vector<PythonEvent> events_of(Engine& engine) {
   std::vector<MembershipEvent> taken;
@@ -218,49 +190,11 @@ std::vector<PythonEvent> events_of(Engine& engine) {
   return events;
 }
 
-void bind_report(nb::module_& m) {
-  nb::class_<Report>(m, "Report")
-      .def_ro("operation", &Report::operation)
-      .def_ro("bytes", &Report::bytes)
-      .def_prop_ro("elapsed_seconds", [](const Report& r) { return r.elapsed.seconds(); })
-      .def_prop_ro("stood_still_seconds", [](const Report& r) { return r.stood_still.seconds(); })
-      .def_ro("repaired_bytes", &Report::repaired_bytes)
-      .def_ro("bounded", &Report::bounded)
-      .def_prop_ro("closed_by", [](const Report& r) { return name_of(r.closed_by); })
-      .def_ro("view", &Report::view)
-      .def_ro("members", &Report::members)
-      .def_prop_ro("excluded", &excluded_of)
-      .def_ro("void_bytes", &Report::void_bytes)
-      .def_prop_ro("carried_bytes", [](const Report& r) { return r.own.carried; })
-      .def_prop_ro("residual_bytes", [](const Report& r) { return r.own.residual; })
-      .def_prop_ro("dropped_bytes", [](const Report& r) { return r.own.dropped; })
-      .def_prop_ro("oldest_steps", [](const Report& r) { return r.own.oldest_steps; })
-      .def_ro("non_finite", &Report::non_finite)
-      .def_prop_ro("waited_for", [](const Report& r) { return r.late.waited_for; })
-      .def_prop_ro("waited_seconds", [](const Report& r) { return r.late.waited.seconds(); })
-      .def_prop_ro("behind_seconds", [](const Report& r) { return r.late.behind.seconds(); })
-      .def_prop_ro("deadline_seconds", [](const Report& r) { return r.policy.deadline.seconds(); })
-      .def_prop_ro("usual_seconds", [](const Report& r) { return r.policy.usual.seconds(); })
-      .def_prop_ro("early_seconds", [](const Report& r) { return r.policy.early.seconds(); })
-      .def_prop_ro("early_fraction", [](const Report& r) { return r.policy.early_fraction; })
-      .def_prop_ro("incast", [](const Report& r) { return r.policy.incast; })
-      .def_prop_ro("window_bytes", [](const Report& r) { return r.policy.window_bytes; })
-      .def_prop_ro("rtt_seconds", [](const Report& r) { return r.policy.rtt.seconds(); })
-      .def_prop_ro("bytes_per_second", [](const Report& r) { return r.policy.bytes_per_second; })
-      .def_prop_ro("lost_contribution_bytes", [](const Report& r) { return r.lost.contribution_bytes; })
-      .def_prop_ro("lost_decision_bytes", [](const Report& r) { return r.lost.decision_bytes; })
-      .def_prop_ro("holes", &holes_of)
-      .def_prop_ro("error_code", [](const Report& r) { return static_cast<int>(r.error); })
-      .def_ro("error", &Report::message)
-      .def_ro("ranks", &Report::ranks);
-}
-
 }  // namespace
 
 void bind_engine(nb::module_& m) {
   using Released = nb::call_guard<nb::gil_scoped_release>;
   bind_options(m);
-  bind_report(m);
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
@@ -326,6 +260,20 @@ void bind_engine(nb::module_& m) {
                                   nb::bytes(kept.values.data(), kept.values.size()));
           },
           nb::arg("stream"))
+      .def(
+          "position",
+          [](Engine& self) {
+            const Position position = self.position();
+            return std::tuple(position.completed, position.digest);
+          },
+          Released())
+      .def(
+          "restore",
+          [](Engine& self, std::uint64_t completed, std::uint64_t digest, std::uint64_t step) {
+            self.restore({completed, digest}, step);
+          },
+          nb::arg("completed"), nb::arg("digest"), nb::arg("step"), Released())
+      .def("is_left_behind", &Engine::is_left_behind, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(
           "wait",

@@ -6,6 +6,7 @@ namespace nb = nanobind;
 void bind_kernels(nb::module_& m);
 void bind_hadamard(nb::module_& m);
 void bind_narrow(nb::module_& m);
+void bind_report(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_sim(nb::module_& m);
 
@@ -14,6 +15,7 @@ NB_MODULE(_core, m) {
   bind_kernels(m);
   bind_hadamard(m);
   bind_narrow(m);
+  bind_report(m);
   bind_engine(m);
   bind_sim(m);
 }

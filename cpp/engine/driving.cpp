@@ -121,6 +121,12 @@ void Engine::sleep(Lock& lock, Driver role, Time limit) {
   if (role == Driver::Background && turns_.driver() == Driver::Waiter && count > 0) links_.wake();
 }
 
+/// After a command. A driver asleep in the kernel knows only the deadline that there was before.
+void Engine::wake_driver(Time due_before) {
+  if (turns_.driver() == Driver::Waiter && group_->poll_timeout() < due_before) links_.wake();
+  wake_background();
+}
+
 void Engine::wake_background() {
   const std::optional<Time> until = turns_.background_sleeps_until();
   if (until && group_->poll_timeout() < *until) links_.wake();

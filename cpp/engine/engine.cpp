@@ -38,6 +38,11 @@ void Engine::require_begun() const {
   if (!group_) throw std::logic_error("the engine is not connected: call open and begin first");
 }
 
+void Engine::require_open() const {
+  require_begun();
+  if (turns_.stopping()) throw std::logic_error("the engine is closed");
+}
+
 std::size_t Engine::open(const std::vector<std::string>& addresses, const std::vector<std::uint16_t>& ports) {
   return links_.connect(addresses, ports);
 }
@@ -74,8 +79,7 @@ std::vector<Rank> Engine::begin(std::size_t mtu, const std::vector<std::size_t>&
 
 std::uint64_t Engine::start(const Call& call) {
   Lock lock = turns_.lock_now();
-  require_begun();
-  if (turns_.stopping()) throw std::logic_error("the engine is closed");
+  require_open();
   tell_standstill();
   const Time now = clock_.now();
   const Time due_before = group_->poll_timeout();
@@ -83,10 +87,32 @@ std::uint64_t Engine::start(const Call& call) {
   results_.begin(number, clock_.skipped());
   transmit_all(now);
   collect_completions();
-  // A driver asleep in the kernel knows only the old deadline.
-  if (turns_.driver() == Driver::Waiter && group_->poll_timeout() < due_before) links_.wake();
-  wake_background();
+  wake_driver(due_before);
   return number;
+}
+
+Position Engine::position() {
+  Lock lock = turns_.lock_now();
+  require_open();
+  return group_->position();
+}
+
+void Engine::restore(const Position& position, std::uint64_t step) {
+  Lock lock = turns_.lock_now();
+  require_open();
+  tell_standstill();
+  const Time now = clock_.now();
+  const Time due_before = group_->poll_timeout();
+  group_->restore(now, position, step);
+  results_.forget_from(position.completed);
+  transmit_all(now);
+  collect_completions();
+  wake_driver(due_before);
+}
+
+bool Engine::is_left_behind() {
+  Lock lock = turns_.lock_now();
+  return group_ && group_->left_behind();
 }
 
 void Engine::release() {

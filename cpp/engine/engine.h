@@ -62,6 +62,12 @@ class Engine {
   /// See Group::take_residual.
   KeptValues take_residual(std::uint32_t stream);
 
+  /// See Group::position, Group::restore and Group::left_behind. To restore forgets the reports of operations
+  /// from `position` on: other threads must have waited for theirs.
+  Position position();
+  void restore(const Position& position, std::uint64_t step);
+  bool is_left_behind();
+
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.
   std::optional<Report> wait(std::uint64_t operation, Duration limit);
@@ -80,12 +86,14 @@ class Engine {
   using Done = std::function<bool()>;
 
   void require_begun() const;
+  void require_open() const;
   Time limit_of(Duration timeout);
 
   void drive(Lock& lock, Driver role, Time limit, const Done& done);
   bool work_once();
   void sleep(Lock& lock, Driver role, Time limit);
   void wake_background();
+  void wake_driver(Time due_before);
   void yield_core(Time now);
   void handle_events(std::span<const Links::Event> events);
   void receive_batch(const Links::Event& socket);

@@ -35,6 +35,13 @@ class Results {
     return report;
   }
 
+  /// These numbers are given to other operations from now on.
+  void forget_from(std::uint64_t operation) {
+    reports_.erase(reports_.lower_bound(operation), reports_.end());
+    skipped_before_.erase(skipped_before_.lower_bound(operation), skipped_before_.end());
+    std::erase_if(taken_, [operation](std::uint64_t taken) { return taken >= operation; });
+  }
+
   void add(const MembershipEvent& event) {
     events_.push_back(event);
     if (events_.size() > kMaxEvents) events_.pop_front();

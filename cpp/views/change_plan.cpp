@@ -57,7 +57,7 @@ Time ChangePlan::readmitted_at(Rank rank) const {
 /// Candidates come in when a member is as far as they are.
 RankMask ChangePlan::ready_joiners(Time now) const {
   std::uint64_t furthest = 0;
-  for_each_rank(membership_.view().members,
+  for_each_rank(membership_.view().members & ~membership_.lost(),
                 [&](Rank rank) { furthest = std::max(furthest, membership_.completed(rank)); });
   RankMask found = 0;
   for (const auto& [rank, candidate] : candidates_) {
@@ -82,10 +82,11 @@ RankMask ChangePlan::ready_leavers() const {
 WantedChange ChangePlan::wanted(Time now, Time asked, bool thaw) const {
   const RankMask members = membership_.view().members;
   WantedChange found;
-  found.without = members & ~membership_.keep(now, asked);
-  found.without |= membership_.lost() | (replaced_ & members);
+  const RankMask silent = members & ~membership_.keep(now, asked);
+  found.without = silent | membership_.lost() | (replaced_ & members);
   if (!thaw) {
-    found.joiners = ready_joiners(now) & ~found.without;
+    // A rank that is lost or was restarted goes out and comes in by one change.
+    found.joiners = ready_joiners(now) & ~(silent & ~replaced_);
     found.without |= found.joiners & members;
     const WantedChange with_leavers{found.without | ready_leavers(), found.joiners, 0};
     if (possible(with_leavers)) found = with_leavers;

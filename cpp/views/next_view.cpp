@@ -174,8 +174,7 @@ std::uint64_t least_completed(const Membership& membership, const Journal& journ
 }  // namespace
 
 Verdict judge(const Membership& membership, const Journal& journal, Rank rank, const Join& request) {
-  // A restarted process has lost what its rank had completed.
-  if (request.incarnation != membership.view().ranks[rank].incarnation) return Verdict::Snapshot;
+  if (request.incarnation < membership.view().ranks[rank].incarnation) return Verdict::Snapshot;
   if (journal.completed() < request.completed) return Verdict::Later;
   if (journal.floor() > request.completed) return Verdict::Snapshot;
   return journal.digest(request.completed) == request.digest ? Verdict::Fits : Verdict::Snapshot;

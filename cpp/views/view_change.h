@@ -25,8 +25,7 @@ struct Standing {
   bool away = false;
   /// A member that may do nothing but vote.
   bool lost = false;
-  /// Final: this rank would need a snapshot. It may still vote; it starts, decides, holds and completes
-  /// nothing.
+  /// This rank needs a snapshot. It may still vote; it starts, decides, holds and completes nothing.
   bool left_behind = false;
   bool leaving = false;
   /// A leaver that is out of the view, and that nobody needs any more.
@@ -38,8 +37,8 @@ struct Standing {
 /// each member that stays holds of the owners that go. From its answer on a member is deaf to those owners,
 /// and touches no operation beyond its reach. So the answers stay true until the next view is installed.
 ///
-/// Events go in by handle(), saw_view() and handle_timeout(), commands by suspect(), leave(), mark_lost().
-/// After each of them: take_installed() first, then the flags, then poll_message().
+/// Events go in by handle(), saw_view() and handle_timeout(), commands by suspect(), leave(), mark_lost(),
+/// restored(). After each of them: take_installed() first, then the flags, then poll_message().
 class ViewChange {
  public:
   ViewChange(ViewChangeConfig config, Membership& membership, Journal journal);
@@ -59,6 +58,8 @@ class ViewChange {
   void leave(Time now);
   /// I lack a packet that is gone: I vote on until I am removed, and I am left behind.
   void mark_lost(Time now);
+  /// A snapshot was taken over, and the journal tells what it amounts to: I ask to come in with that.
+  void restored(Time now);
   /// Begins a change at once. False if it cannot be: not a member that stays, no quorum, too few ranks.
   bool propose(Time now, RankMask without, RankMask joiners);
 

@@ -111,6 +111,14 @@ void ViewChange::mark_lost(Time now) {
   schedule(now);
 }
 
+void ViewChange::restored(Time now) {
+  standing_.left_behind = false;
+  repeats_.next = now;
+  if (standing_.away) return repeat_away(now);
+  schedule(now);
+  repeat(now);
+}
+
 Time ViewChange::poll_timeout() const {
   if (standing_.departed) return Time::never();
   if (standing_.away) return repeats_.next;

@@ -55,6 +55,10 @@ class Ranks {
     pump(rank);
     sides_[rank]->gone = true;
   }
+  void restore(Rank rank, const Position& position, std::uint64_t step) {
+    group(rank).restore(now_, position, step);
+    pump(rank);
+  }
   /// It says nothing any more, and hears nothing.
   void kill(Rank rank) { sides_[rank]->gone = true; }
   void release(Rank rank) { group(rank).release(now_); }

@@ -14,8 +14,8 @@ void print(const char* name, const Totals& totals) {
               " joined, ",
               name, totals.schedules, totals.steps, totals.views, totals.removed, totals.joined);
   std::printf("%" PRIu64 " shards passed on, %" PRIu64 " left behind, %" PRIu64 " restarts, %" PRIu64
-              " leaves; ",
-              totals.passed, totals.left_behind, totals.restarts, totals.leaves);
+              " snapshots, %" PRIu64 " leaves; ",
+              totals.passed, totals.left_behind, totals.restarts, totals.restores, totals.leaves);
   std::printf("%" PRIu64 " finished, %" PRIu64 " blocked\n", totals.finished, totals.blocked);
 }
 

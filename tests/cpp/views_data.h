@@ -88,6 +88,7 @@ class FakeData {
     created.resize(places);
     dropped.resize(places);
     digest.resize(operations + 1);
+    digest[0] = count;  // a restarted process has not what nothing amounts to for the others
     others_dropped.resize(operations);
     ended_failed.resize(operations);
   }

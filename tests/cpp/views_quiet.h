@@ -45,10 +45,19 @@ inline void World::work(FakeRank& x, int round) {
   x.membership->silence().set_owing_data(x.now, waits ? x.membership->others() : 0);
 }
 
+/// From a rank that is as far as any.
+inline void World::take_over(FakeRank& x) {
+  const FakeRank* donor = nullptr;
+  for (const auto& y : ranks_) {
+    if (!y->dead && y->acts() && (donor == nullptr || y->completed > donor->completed)) donor = y.get();
+  }
+  if (donor != nullptr) restore(x, donor->snapshot());
+}
+
 inline bool World::finished() const {
   bool one = false;
   for (const auto& x : ranks_) {
-    if (x->dead || x->change->standing().left_behind || x->change->standing().leaving) continue;
+    if (x->dead || x->change->standing().leaving) continue;
     if (!x->acts() || x->completed < shape_.operations || x->change->changing()) return false;
     if (x->membership->view().number != chosen_.newest().number) return false;
     one = true;
@@ -79,6 +88,7 @@ inline bool World::finish() {
       settle(*x);
       if (!x->dead) work(*x, round);
       settle(*x);
+      if (!x->dead && x->change->standing().left_behind && round % 8 == 7) take_over(*x);
     }
     drain();
   }
@@ -100,7 +110,7 @@ inline bool World::blocked() const {
     const ViewChange& change = *x->change;
     if (x->dead) continue;
     const bool ahead = change.standing().away && x->completed > furthest;  // nobody can tell whether it fits
-    able += change.standing().left_behind || change.standing().leaving || ahead ? 0 : 1;
+    able += change.standing().leaving || ahead ? 0 : 1;
     if (change.standing().away) continue;
     const std::uint64_t number = x->membership->view().number;
     if (old != nullptr && number == old->number) old_voters |= bit_of(x->self);
@@ -120,6 +130,7 @@ inline void World::count(Totals& totals) const {
   totals.steps += steps_;
   totals.views += chosen_.count();
   totals.restarts += restarts_;
+  totals.restores += restores_;
   for (const View& view : chosen_.history().all()) {
     totals.removed += static_cast<std::uint64_t>(count_of(view.removed));
     totals.joined += static_cast<std::uint64_t>(count_of(view.joined));

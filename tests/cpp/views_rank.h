@@ -11,6 +11,14 @@
 
 namespace views_test {
 
+/// What everything below `completed` amounts to.
+struct Snapshot {
+  int completed = 0;
+  std::vector<std::uint64_t> digest;
+  std::vector<Decision> held;  // by operation and place
+  std::vector<bool> ended_failed;
+};
+
 /// A rank that receives packets, follows views and answers what ViewChange asks.
 class FakeRank : public FakeData {
  public:
@@ -91,6 +99,25 @@ class FakeRank : public FakeData {
         }
       }
     }
+  }
+  // ---- snapshots
+  Snapshot snapshot() const {
+    Snapshot taken{completed, digest, {}, ended_failed};
+    for (int n = 0; n < completed; ++n) {
+      for (int p = 0; p < shape.places; ++p) taken.held.push_back(at(n, p).held);
+    }
+    return taken;
+  }
+  /// Contributions whose outcome is not known may have been counted: they are forgotten.
+  void restore(const Snapshot& taken) {
+    grid.assign(grid.size(), {});
+    for (std::size_t i = 0; i < taken.held.size(); ++i) grid[i].held = taken.held[i];
+    for (auto* units : {&residual, &created, &dropped}) units->assign(units->size(), 0);
+    digest = taken.digest;
+    ended_failed = taken.ended_failed;
+    others_dropped.assign(others_dropped.size(), false);
+    started = completed = touched_end = log_from = taken.completed;
+    change->restored(now);
   }
   void apply_table() {
     const View& view = membership->view();

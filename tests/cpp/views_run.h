@@ -177,6 +177,22 @@ inline void World::restart(FakeRank& x) {
   ++restarts_;
 }
 
+inline void World::restore(FakeRank& x, const Snapshot& taken) {
+  x.restore(taken);
+  settle(x);
+  ++restores_;
+}
+
+/// Snapshots are of any rank that takes itself for a member, and used at any later time.
+inline void World::snapshot(FakeRank& x) {
+  if (x.dead || x.paused) return;
+  if (x.change->standing().left_behind && !snapshots_.empty())
+    restore(x, snapshots_[static_cast<std::size_t>(random_.below(static_cast<int>(snapshots_.size())))]);
+  else if (x.acts())
+    snapshots_.push_back(x.snapshot());
+  if (snapshots_.size() > 3) snapshots_.erase(snapshots_.begin());
+}
+
 inline void World::fault_propose(FakeRank& x) {
   if (x.paused || !x.acts()) return;
   RankMask without = 0;
@@ -254,6 +270,8 @@ inline void World::run(Totals& totals) {
       deliver(static_cast<std::size_t>(trouble_.order == 0   ? random_.below(size)
                                        : trouble_.order == 1 ? near
                                                              : size - 1 - near));
+    } else if (what < 620) {
+      snapshot(random_rank());
     } else {
       act(random_rank());
     }

@@ -32,7 +32,7 @@ class Random {
 
 struct Totals {
   std::uint64_t schedules = 0, steps = 0, views = 0, removed = 0, joined = 0, passed = 0, left_behind = 0;
-  std::uint64_t failed = 0, restarts = 0, leaves = 0, finished = 0, blocked = 0;
+  std::uint64_t failed = 0, restarts = 0, restores = 0, leaves = 0, finished = 0, blocked = 0;
 };
 
 /// How often each kind of trouble happens, drawn anew for each seed. In percent, but `fault` (of 1000 steps).
@@ -103,11 +103,14 @@ class World {
   void fault_links();
   void crash(FakeRank& x) { x.dead = true; }
   void restart(FakeRank& x);
+  void snapshot(FakeRank& x);
+  void restore(FakeRank& x, const Snapshot& taken);
   bool may_lose(Rank rank) const;
 
   // The quiet end.
   bool finish();
   void work(FakeRank& x, int round);
+  void take_over(FakeRank& x);
   void drain();
   bool finished() const;
   bool blocked() const;
@@ -129,7 +132,8 @@ class World {
   std::vector<PieceCollector> collectors_;
   std::uint32_t sequence_ = 0;
   bool through_bytes_ = false;
-  std::uint64_t steps_ = 0, restarts_ = 0;
+  std::uint64_t steps_ = 0, restarts_ = 0, restores_ = 0;
+  std::vector<Snapshot> snapshots_;
 };
 
 }  // namespace views_test

@@ -113,7 +113,7 @@ void Calls::note_completed(Time now, Report report) {
   core_.timers.stop_all(report.operation);
   count(report);
   core_.outcomes.add(std::move(report));
-  members_.membership.advanced(core_.config.rank, core_.progress.completed());
+  members_.membership.advanced(core_.config.rank, core_.progress.told());
   check_multicast();
   core_.timers.set_earlier({TimerKind::Status}, now + core_.config.path.ack_delay);
   core_.oldest_residual = core_.residuals.oldest(core_.progress.step_of(core_.progress.completed()));
@@ -184,15 +184,17 @@ void Calls::learn(Time now, const Operation& operation) {
 }
 
 /// The first operation that a rank lacks that was removed and can return: the log reaches back to what it has
-/// completed. Later than any: there is none.
+/// completed, or to a snapshot that was taken for it. Later than any: there is none.
 std::uint64_t Calls::wanted_by_removed() const {
   const Operations::Range log = core_.operations.log();
   const std::uint64_t first = log.empty() ? core_.progress.completed() : log.front().first.first;
+  const std::uint64_t snapshot = core_.operations.oldest_snapshot(first);
   std::uint64_t least = ~std::uint64_t{0};
   for (const Peer& peer : core_.peers) {
     const bool left = peer.left || has(members_.membership.left(), peer.rank);
     const bool out = !members_.view().contains(peer.rank) && !left && peer.rank != core_.config.rank;
     if (out && peer.completed >= first) least = std::min(least, peer.completed);
+    if (out || has(members_.membership.lost(), peer.rank)) least = std::min(least, snapshot);
   }
   return least;
 }

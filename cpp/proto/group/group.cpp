@@ -1,5 +1,8 @@
 #include "group/group.h"
 
+#include <stdexcept>
+#include <string>
+
 namespace optireduce {
 
 std::uint64_t Group::start(Time now, const Call& call) {
@@ -12,6 +15,15 @@ std::uint64_t Group::start(Time now, const Call& call) {
     views_.check_quorum(now);
   }
   return number;
+}
+
+Position Group::position() {
+  const Progress& progress = core_.progress;
+  if (progress.completed() < progress.next_call())
+    throw std::logic_error("all-reduce " + std::to_string(progress.completed()) +
+                           " is not over: a position is known between two steps, when no call is open");
+  core_.operations.note_snapshot(progress.completed());
+  return progress.position();
 }
 
 void Group::handle_datagram(Time now, Datagram datagram) {

@@ -39,6 +39,17 @@ class Group {
   void release(Time) { calls_.release(); }
   /// What is kept of a stream's excluded contributions. Forgets it.
   KeptValues take_residual(std::uint32_t stream) { return core_.residuals.take(stream); }
+  /// How far this rank is, for a snapshot of what its operations amount to. Between two steps: throws
+  /// std::logic_error while a call is open. From here on the log is kept for the rank that gets the snapshot,
+  /// while there is room.
+  Position position();
+  /// The process has taken over a snapshot that was made at this position and before this step, and its next
+  /// call is the one that follows. What this rank knew of operations is forgotten, residuals are dropped and
+  /// counted, and it asks to come in. A snapshot that the members do not accept leaves it behind again.
+  /// Throws std::logic_error if it is not left behind, or a call is open.
+  void restore(Time now, const Position& position, std::uint64_t step) {
+    views_.restore(now, position, step);
+  }
   /// The process stood still for so long. To be said before what came meanwhile is handled.
   void stood_still(Time now, Duration how_long) { members_.stood_still(now, how_long); }
   /// Asks every peer that has not been heard yet for a sign of life.
@@ -65,6 +76,8 @@ class Group {
 
   bool heard(Rank peer) const { return core_.peers[peer].heard; }
   bool idle() const { return core_.idle(); }
+  /// Calls end at once with an error until a snapshot is restored.
+  bool left_behind() const { return members_.changes.standing().left_behind; }
   /// Whether every member has completed all that we have, so that nobody needs our data any more.
   bool everyone_caught_up() const { return views_.everyone_caught_up(); }
   /// Whether nobody needs us any more after prepare_to_leave.

@@ -58,7 +58,7 @@ std::vector<HeldShard> held_in(const Core& core, std::uint64_t number, RankMask 
 Journal journal_of(const Core& core) {
   const Progress& progress = core.progress;
   return {
-      .completed = [&progress] { return progress.completed(); },
+      .completed = [&progress] { return progress.told(); },
       .floor = [&core] { return floor_of(core); },
       .touched_end = [&progress] { return std::max(progress.touched_end(), progress.completed()); },
       .digest = [&progress](std::uint64_t operation) { return progress.digest(operation); },

@@ -35,6 +35,10 @@ class Members {
 
   /// True if what is complete may be handed over now, and could not before.
   bool heard(Time now, const Header& header);
+  /// A member may have come in with less than it said in an older view.
+  bool tells_progress(const Header& header) const {
+    return !of_other_view(header) || !view().contains(header.sender);
+  }
   void advanced(const Header& header, std::uint64_t completed) {
     if (counts(header)) membership.advanced(header.sender, completed);
   }

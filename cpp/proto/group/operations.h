@@ -65,6 +65,22 @@ class Operations {
   /// Forgets what is logged below.
   void forget_below(std::uint64_t number) {
     all_.erase(all_.begin(), first_of(std::min(number, first_open_)));
+    snapshots_.erase(snapshots_.begin(), snapshots_.lower_bound(number));
+  }
+  /// Forgets all of them. The next one has this number.
+  void restart(std::uint64_t number) {
+    all_.clear();
+    first_open_ = number;
+    snapshots_ = {number};
+  }
+
+  /// A snapshot was taken of what the operations below amount to: the rank that gets it needs the others.
+  void note_snapshot(std::uint64_t number) { snapshots_.insert(number); }
+  /// The oldest snapshot of which the log can have everything that follows, given the first operation of the
+  /// log. Later than any: there is none.
+  std::uint64_t oldest_snapshot(std::uint64_t first) const {
+    const auto oldest = snapshots_.lower_bound(first);
+    return oldest == snapshots_.end() ? ~std::uint64_t{0} : *oldest;
   }
 
  private:
@@ -72,10 +88,19 @@ class Operations {
 
   Map all_;
   std::uint64_t first_open_ = 0;  // those before are the log
+  std::set<std::uint64_t> snapshots_;
 };
 
 /// Calls may be made at most this far ahead of the slowest rank; packets beyond are nonsense.
 constexpr std::uint64_t kMaxCallsAhead = 4096;
+
+/// How far a rank is: everything below `completed` is over, and amounts to `digest`.
+struct Position {
+  std::uint64_t completed = 0;
+  std::uint64_t digest = 0;
+
+  bool operator==(const Position&) const = default;
+};
 
 /// Which calls this rank has taken, which operations are complete, and what they amount to.
 class Progress {
@@ -111,9 +136,21 @@ class Progress {
     skip_failed();
   }
   bool has_failed(std::uint64_t operation) const { return failed_.contains(operation); }
-  /// What peers are told is complete. They must not take what fails after the goodbye for complete.
+  /// What peers are told is complete. They must not take for complete what fails here alone: after the
+  /// goodbye, or because this rank is left behind.
   std::uint64_t told() const { return told_.value_or(completed_); }
-  void say_goodbye() { told_ = completed_; }
+  void tell_no_more() {
+    if (!told_) told_ = completed_;
+  }
+
+  Position position() const { return {completed_, digests_.back()}; }
+  /// This rank has what everything below amounts to, without having completed it. Its next call is of `step`.
+  void restart(const Position& position, std::uint64_t step) {
+    *this = {};
+    next_call_ = completed_ = touched_end_ = position.completed;
+    digests_ = {position.digest};
+    step_ = step;
+  }
 
   /// Over everything below, for operations from floor() to completed().
   std::uint64_t digest(std::uint64_t operation) const {

@@ -61,7 +61,7 @@ struct MembershipEvent {
     Removed,     // is no member any more
     Returned,    // is a member again
     Unreached,   // by multicast, is sent to singly now
-    LeftBehind,  // this rank itself was removed and cannot return
+    LeftBehind,  // this rank itself was removed and cannot return without a snapshot
   };
 
   Kind kind = Kind::Removed;
@@ -81,6 +81,8 @@ class Outcomes {
     rejected_.emplace(operation, body);
     while (rejected_.size() > kMostRejected) rejected_.erase(rejected_.begin());
   }
+  /// Those of this rank's own view of things may not be the others'. They tell theirs again when asked.
+  void forget_rejections() { rejected_.clear(); }
   /// Why an operation was rejected; null: it was not, or long ago.
   const RejectBody* rejection(std::uint64_t operation) const {
     const auto found = rejected_.find(operation);

@@ -48,7 +48,7 @@ void Receiver::note_header(Time now, const Header& header) {
   peer.oldest = header.oldest;
   peer.window.set_incast(header.incast, core_.config.size - 1u);
   if ((header.flags & kFlagGoOn) != 0) peer.window.on_go_on(peer.echo);
-  if (completed <= peer.completed) return;
+  if (completed <= peer.completed || !members_.tells_progress(header)) return;
   peer.completed = std::min(completed, core_.progress.next_call() + kMaxCallsAhead);
   members_.advanced(header, peer.completed);
   calls_.forget_old();

@@ -1,6 +1,7 @@
 #include "group/views.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace optireduce {
@@ -72,6 +73,9 @@ void Views::rejoin(Time now, const View& view) {
     begun.push_back(operation->call());
   }
   core_.operations.erase_open();
+  // Headers of views that we were not in do not count: some may have come back with less than we knew of.
+  for_each_rank(members_.membership.others(),
+                [&](Rank rank) { core_.peers[rank].completed = members_.membership.completed(rank); });
   core_.repairs.clear();  // asked for in another view, of what may not be held any more
   for (LocalCall& call : begun) {
     Operation& operation = calls_.make_operation(now, call.number, Scope::All, call.descriptor, call.stream);
@@ -118,6 +122,7 @@ void Views::fail_rank_lost(Time now, std::uint64_t number, const View& view) {
 void Views::leave_behind(Time now) {
   const Rank self = core_.config.rank;
   const Progress& progress = core_.progress;
+  core_.progress.tell_no_more();
   if (!std::exchange(told_left_behind_, true))
     core_.outcomes.add(
         {MembershipEvent::Kind::LeftBehind, self, members_.view().number, progress.completed()});
@@ -126,6 +131,26 @@ void Views::leave_behind(Time now) {
            "have made void what it alone completed; restart it from a checkpoint together with the others",
            {self});
   core_.stats.dropped_bytes += core_.residuals.drop_all();  // a checkpoint does not hold them
+}
+
+void Views::restore(Time now, const Position& position, std::uint64_t step) {
+  const Progress& progress = core_.progress;
+  if (!members_.changes.standing().left_behind)
+    throw std::logic_error("this rank is not left behind: it has nothing to restore");
+  if (progress.completed() < progress.next_call())
+    throw std::logic_error("all-reduce " + std::to_string(progress.completed()) +
+                           " is not over: restore between two steps, when no call is open");
+  core_.stats.dropped_bytes += core_.residuals.drop_all();
+  core_.oldest_residual = 0;
+  core_.operations.restart(position.completed);
+  core_.repairs.clear();
+  core_.outcomes.forget_rejections();
+  core_.progress.restart(position, step);
+  for (Peer& peer : core_.peers) peer.told = 0;  // it may have been more
+  told_left_behind_ = false;
+  too_few_since_ = Time::never();
+  members_.changes.restored(now);
+  follow(now);
 }
 
 void Views::check_quorum(Time now) {
@@ -168,7 +193,7 @@ bool Views::may_leave() const {
 
 void Views::say_goodbye(Time now) {
   constexpr int kGoodbyes = 3;  // nobody answers one: a peer that misses it waits for nothing
-  core_.progress.say_goodbye();
+  core_.progress.tell_no_more();
   fail_all(now, ErrorCode::Closed, "the group was closed before the operation was complete", {});
   core_.controls.clear();
   core_.repairs.clear();

@@ -17,6 +17,9 @@ class Views {
   /// Too few members fail all calls, after a while.
   void check_quorum(Time now);
 
+  /// See Group::restore.
+  void restore(Time now, const Position& position, std::uint64_t step);
+
   void prepare_to_leave(Time now) {
     if (core_.config.elastic()) members_.changes.leave(now);
     follow(now);

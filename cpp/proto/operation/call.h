@@ -48,7 +48,7 @@ enum class ErrorCode : std::uint8_t {
   Mismatch = 2,
   Closed = 3,
   TooFewRanks = 4,
-  LeftBehind = 5,  // this rank was removed and is too far behind to return
+  LeftBehind = 5,  // this rank was removed and cannot return without a snapshot
   RankLost = 6,    // an exact operation needed a rank that was removed
 };
 
