@@ -131,14 +131,13 @@ class Donor:
         with self._changed:
             self.standing = "training"
 
-    def capture(self, step: int, boundary: Callable[[], Boundary]) -> list[int]:
+    def capture(self, step: int, boundary: Callable[[], Boundary | None]) -> list[int]:
         """Serve the requests for this step; the ranks that ask the group to pause for them."""
         with self._changed:
             due = {rank: wanted for rank, wanted in self._wanted.items() if wanted.step <= step}
         taken: dict[int, Capture] = {}
         now = {rank: wanted for rank, wanted in due.items() if wanted.step == step}
-        if now:
-            here = boundary()
+        if now and (here := boundary()) is not None:
             answer = _answer(step, here)
             taken = {rank: _capture(answer, here, wanted) for rank, wanted in now.items()}
         with self._changed:
@@ -149,7 +148,7 @@ class Donor:
                         self._captures[rank] = taken[rank]
             self.is_asked = bool(self._wanted)
             self._changed.notify_all()
-        return [rank for rank, wanted in now.items() if wanted.pause]
+        return [rank for rank in taken if now[rank].pause]
 
 
 def _answer(step: int, here: Boundary) -> dict[str, Any]:

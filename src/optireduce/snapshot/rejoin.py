@@ -174,15 +174,20 @@ class Rejoin:
         return TrainingState(model, optimizer, [self._safeguard, *self._kept])
 
     def _give(self, model: torch.nn.Module, step: int) -> None:
-        def boundary() -> Boundary:
+        for rank in self._donor.capture(step, lambda: self._boundary(model)):
+            self._wait_for(rank)
+
+    def _boundary(self, model: torch.nn.Module) -> Boundary | None:
+        """None: there is no state to give. That is no reason to stop training here."""
+        try:
+            completed, digest = self._transport.engine.position()
             state = self._state(model)
             rate = float(self._transport.stats().get("rate_bytes_per_second", 0.0))
             rate = max(_SHARE_OF_THE_RATE * rate, _LEAST_RATE) if rate else 0.0
-            completed, digest = self._transport.engine.position()
             return Boundary(state.shared(), state.buffers(), completed, digest, rate)
-
-        for rank in self._donor.capture(step, boundary):
-            self._wait_for(rank)
+        except Exception as error:  # an operation of the loop is in flight, or a kept object fails
+            _logger.warning("no snapshot can be taken of rank %d: %s", self._transport.rank, error)
+            return None
 
     def _wait_for(self, rank: int) -> None:
         """The group stands still once, so that a rank that was too slow twice can catch up."""
