@@ -19,7 +19,7 @@ from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
 from .dtypes import DTYPES, OPS, Op
-from .errors import ClosedError, OptiReduceError
+from .errors import ClosedError, GroupFinished, OptiReduceError
 from .flush import make_gradients, means_of_residuals
 from .hadamard import Encoder
 from .membership import MembershipCallback
@@ -301,7 +301,7 @@ class Session:
             self._pool,
             before=lambda: self._bucket_done(step),
             devices=None if on_cpu else [buffer.device],
-            excuses=lambda error: self._discards(step, buffer, error),
+            explain=lambda error: self._explain(step, buffer, error),
         )
 
     def _missing_share(self, step: StepReport) -> float:
@@ -340,14 +340,16 @@ class Session:
         if self._steps.ended(step):
             self._rejoin.note_success()
 
-    def _discards(self, step: OpenStep, buffer: torch.Tensor, error: Exception) -> bool:
-        """Whether the backward pass goes on without a result, because a snapshot will replace what becomes of
-        it. Zeros, so that no GradScaler sees infinities in what is left of the gradients."""
-        if not self._rejoin.excuses(error):
-            return False
-        self._steps.discard(step)
-        buffer.zero_()
-        return True
+    def _explain(self, step: OpenStep, buffer: torch.Tensor, error: Exception) -> Exception | None:
+        """None: the backward pass goes on without a result, because a snapshot will replace what becomes of
+        it. The gradient is zero then, so that no GradScaler sees infinities in what is left of it."""
+        told = self._rejoin.explain(error)
+        if told is None:
+            self._steps.discard(step)
+            buffer.zero_()
+        elif isinstance(told, GroupFinished):
+            step.failure = told
+        return told
 
     def _before_forward(self, model: DistributedDataParallel, _: object) -> None:
         """The next backward pass writes to the buckets, and state may be given or taken here."""

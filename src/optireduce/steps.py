@@ -26,12 +26,13 @@ class OpenStep:
     is_whole: bool = False  # the last bucket has been started
     done: int = 0
     is_discarded: bool = False  # this rank was left behind: its gradients mean nothing
+    failure: OptiReduceError | None = None  # what an operation's error comes from
 
     @property
     def error(self) -> OptiReduceError | None:
         """Why it failed."""
-        if self.is_discarded:
-            return None
+        if self.is_discarded or self.failure is not None:
+            return self.failure
         return next((operation.error for operation in self.operations if operation.error), None)
 
 

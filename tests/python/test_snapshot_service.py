@@ -81,7 +81,10 @@ def peers_of(members: dict[int, Member], key: bytes = KEY, rank: int = 0) -> Pee
 
 
 def fetch(members: dict[int, Member], seconds: float = LIMIT_SECONDS, pause: bool = False) -> Any:
-    return Returner(peers_of(members), seconds, pause).fetch()
+    returner = Returner(peers_of(members), seconds, pause)
+    found = returner.fetch()
+    returner.release()
+    return found
 
 
 @contextmanager

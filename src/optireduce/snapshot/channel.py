@@ -44,6 +44,8 @@ class Channel:
     def __init__(self, connection: socket.socket, key: bytes, role: bytes, peer: int) -> None:
         self.peer = peer
         self._connection = connection
+        with contextlib.suppress(OSError):  # a pair of sockets in a test is not TCP
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._key = key
         self._role = role
         self._other = b"server" if role == b"client" else b"client"
@@ -55,9 +57,7 @@ class Channel:
         tag = self._tag(self._role, self._sent, payload)
         self._sent += 1
         self._connection.settimeout(timeout_seconds)
-        self._connection.sendall(_LENGTH.pack(len(payload)))
-        self._connection.sendall(payload)
-        self._connection.sendall(tag)
+        self._connection.sendall(b"".join((_LENGTH.pack(len(payload)), payload, tag)))
 
     def receive(self, most: int, timeout_seconds: float) -> bytearray:
         """The next message; ChannelError: it has more bytes than ``most``, or another's tag."""

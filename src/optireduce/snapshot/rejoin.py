@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..attach_checks import FixedMembership
-from ..errors import LeftBehind
+from ..errors import LeftBehind, PeerLeftError, TooFewRanksError
 from ..exchange import Exchange, agree
 from ..membership import MembershipEvent
 from ..safeguard import Safeguard
@@ -22,7 +22,7 @@ from ..transport import Transport
 from .channel import snapshot_key
 from .donor import Boundary, Donor
 from .requests import Peers
-from .returner import Returner
+from .returner import Returner, group_finished
 from .service import Service
 from .state import Image, TrainingState
 
@@ -94,13 +94,16 @@ class Rejoin:
         known = [ours, *self._kept]
         self._kept += [each for each in objects if not any(each is other for other in known)]
 
-    def excuses(self, error: Exception) -> bool:
-        """Whether training goes on after this error, until a snapshot brings this rank back."""
-        if not isinstance(error, LeftBehind) or self._advice():
-            return False
-        self._is_behind = True
-        self._donor.stop("left behind")
-        return True
+    def explain(self, error: Exception) -> Exception | None:
+        """What to tell the loop about an operation's error; None: nothing, because a snapshot will bring this
+        rank back."""
+        if isinstance(error, LeftBehind) and not self._advice():
+            self._is_behind = True
+            self._donor.stop("left behind")
+            return None
+        if isinstance(error, (TooFewRanksError, PeerLeftError)) and self._peers.doors:
+            return group_finished(self._peers) or error
+        return error
 
     def note_success(self) -> None:
         """A step has its gradients: this rank trains with the others."""
@@ -215,9 +218,14 @@ class Rejoin:
                 [transport.rank],
             )
         began = time.monotonic()
-        found = Returner(self._peers, transport.timeout_seconds, pause=self._attempts > 1).fetch()
-        self._state(model).apply(found.shared, found.buffers)
-        transport.restore(found.completed, found.digest, found.step)
+        returner = Returner(self._peers, transport.timeout_seconds, pause=self._attempts > 1)
+        try:
+            found = returner.fetch()
+            self._state(model).apply(found.shared, found.buffers)
+            transport.restore(found.completed, found.digest, found.step)
+            took = time.monotonic() - began
+        finally:
+            returner.release()  # only now: the others go on meanwhile
         self._is_behind = False
         self._applied += 1
         self._donor.step = found.step
@@ -227,6 +235,6 @@ class Rejoin:
             transport.rank,
             found.step,
             (found.shared.size + found.buffers.size) / 1e6,
-            time.monotonic() - began,
+            took,
         )
         return found.step

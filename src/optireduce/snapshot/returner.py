@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -22,8 +23,6 @@ from ..errors import GroupFinished, LeftBehind
 from .channel import ChannelError
 from .requests import Peers, Refused
 from .state import Image, part_of
-
-T = TypeVar("T")
 
 _FIRST_MARGIN = 2  # steps between the newest member and the capture
 _RETRY_SECONDS = 0.1
@@ -61,6 +60,7 @@ class Returner:
         self._odd: set[int] = set()  # ranks whose state is not the group's
         self._disagreements = 0
         self._trouble = "no member answers"  # the newest
+        self._donors: list[int] = []  # of the newest attempt
 
     def fetch(self) -> Snapshot:
         """A snapshot. GroupFinished: every other rank has finished; LeftBehind: there was none in time."""
@@ -73,31 +73,30 @@ class Returner:
                 self._check_time()
                 time.sleep(_RETRY_SECONDS)
 
+    def release(self) -> None:
+        """Tell the donors that nobody needs their captures any more; a new request replaces them, too."""
+        for rank in self._donors:
+            with contextlib.suppress(OSError, ChannelError, Refused):
+                self._peers.ask(rank, {"ask": "release"})
+
     def _attempt(self, in_parallel: Callable[..., Iterable[Any]]) -> Snapshot:
-        donors = self._donors(in_parallel)
+        donors = self._members(in_parallel)
         step = self._chosen_step(donors)
         ranks = sorted(donors)
         orders = [
             {"ask": "capture", "step": step, "part": part, "parts": len(ranks), "pause": self._pause}
             for part in range(len(ranks))
         ]
-        try:
-            answers = dict(zip(ranks, in_parallel(self._captured, ranks, orders), strict=True))
-            return self._fetched(self._majority(answers), ranks, in_parallel)
-        finally:
-            list(in_parallel(self._release, ranks))
+        self._donors = ranks
+        answers = dict(zip(ranks, in_parallel(self._captured, ranks, orders), strict=True))
+        return self._fetched(self._majority(answers), ranks, in_parallel)
 
-    def _donors(self, in_parallel: Callable[..., Iterable[Any]]) -> dict[int, int]:
+    def _members(self, in_parallel: Callable[..., Iterable[Any]]) -> dict[int, int]:
         """The step of every rank that trains."""
         ranks = sorted(self._peers.doors)
-        answers = dict(zip(ranks, in_parallel(self._status, ranks), strict=True))
-        gone = [rank for rank, answer in answers.items() if answer == "finished"]
-        if len(gone) == len(ranks):
-            raise GroupFinished(
-                "all other ranks have finished, or their processes have ended, so there is no state to "
-                "return to. End the training loop here as well, and use the result of another rank",
-                ranks,
-            )
+        answers = dict(zip(ranks, in_parallel(partial(_status, self._peers), ranks), strict=True))
+        if (finished := _finished(answers)) is not None:
+            raise finished
         donors = {rank: answer for rank, answer in answers.items() if isinstance(answer, int)}
         if not donors.keys() - self._odd:
             self._odd.clear()
@@ -105,16 +104,6 @@ class Returner:
         if not donors:
             raise _Again("no member answers")
         return donors
-
-    def _status(self, rank: int) -> int | str:
-        """Its step, or why it gives no snapshot."""
-        try:
-            answer = self._peers.ask(rank, {"ask": "step"})
-            return int(answer["step"]) if answer["standing"] == "training" else str(answer["standing"])
-        except Refused:
-            return "finished"
-        except (OSError, ChannelError, KeyError, ValueError):
-            return "silent"
 
     def _chosen_step(self, donors: dict[int, int]) -> int:
         return max(donors.values()) + self._margin
@@ -210,10 +199,6 @@ class Returner:
         if answer.get("gone"):
             raise _Again(f"rank {rank} has forgotten its part of the snapshot")
 
-    def _release(self, rank: int) -> None:
-        with contextlib.suppress(OSError, ChannelError, Refused):
-            self._peers.ask(rank, {"ask": "release"})
-
     def _check_time(self) -> None:
         if time.monotonic() >= self._deadline:
             raise LeftBehind(
@@ -222,6 +207,37 @@ class Returner:
                 f"the others",
                 [self._peers.rank],
             )
+
+
+def group_finished(peers: Peers) -> GroupFinished | None:
+    """The error, if every other rank has finished or its process has ended."""
+    answers: dict[int, int | str] = {}
+    for rank in peers.doors:
+        answers[rank] = _status(peers, rank)
+        if answers[rank] != "finished":
+            return None
+    return _finished(answers)
+
+
+def _finished(answers: dict[int, int | str]) -> GroupFinished | None:
+    if any(answer != "finished" for answer in answers.values()):
+        return None
+    return GroupFinished(
+        "all other ranks have finished, or their processes have ended, so this one cannot train on. End the "
+        "training loop here as well, and use the result of another rank",
+        sorted(answers),
+    )
+
+
+def _status(peers: Peers, rank: int) -> int | str:
+    """Its step, or why it gives no snapshot."""
+    try:
+        answer = peers.ask(rank, {"ask": "step"})
+        return int(answer["step"]) if answer["standing"] == "training" else str(answer["standing"])
+    except Refused:
+        return "finished"
+    except (OSError, ChannelError, KeyError, ValueError):
+        return "silent"
 
 
 def _checked(capture: dict[str, Any], step: int) -> dict[str, Any]:
