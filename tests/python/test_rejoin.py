@@ -141,6 +141,24 @@ def test_nothing_is_taken_over_before_the_optimizer_has_stepped(
         assert [step for *_, step in engine.restored] == [40]
 
 
+def test_a_loop_in_which_no_snapshot_can_be_taken_over_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, others: Others
+) -> None:
+    """``model.forward()`` runs no hooks: it would discard steps for ever."""
+    with loop(monkeypatch) as (made, engine):
+        made.step(2)
+        engine.outcome = LEFT_BEHIND
+
+        def steps() -> None:
+            for _ in range(200):
+                made.model.forward(torch.ones(1, 4)).sum().backward()
+                made.optimizer.step()
+
+        with pytest.raises(LeftBehind, match=r"Call the model, not model.forward\(\)"):
+            steps()
+        assert others.pauses == []
+
+
 def test_a_second_snapshot_asks_for_a_pause_and_the_last_is_an_error(
     monkeypatch: pytest.MonkeyPatch, others: Others
 ) -> None:

@@ -287,6 +287,7 @@ def test_a_slow_stranger_is_dropped_in_time(
 def test_strangers_leave_room_for_limited_threads_only(
     members: dict[int, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(service, "CONNECT_SECONDS", LIMIT_SECONDS)
     members[1].service._most = 3
     with ExitStack() as stack:
         connections = [
@@ -328,6 +329,21 @@ def test_only_other_ranks_of_the_group_are_served(members: dict[int, Member], ra
 def test_a_piece_that_is_not_there_is_told(members: dict[int, Member]) -> None:
     answer = peers_of(members).ask(1, {"ask": "fetch", "piece": "part", "bytes": 5}, memoryview(bytearray(5)))
     assert answer == {"gone": True}
+
+
+def test_both_sides_must_prove_the_secret() -> None:
+    """A wrong proof ends the connection before any message is read."""
+    for answers in (True, False):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            if answers:
+                theirs.sendall(hello(server=1) + bytes(32))
+                with pytest.raises(ChannelError, match="the client does not know the group's secret"):
+                    channel.answer_greeting(ours, KEY, 1, LIMIT_SECONDS)
+            else:
+                theirs.sendall(bytes(48))
+                with pytest.raises(ChannelError, match="the server does not know the group's secret"):
+                    channel.greet(ours, KEY, 0, 1, LIMIT_SECONDS)
 
 
 def test_a_message_longer_than_expected_is_not_read() -> None:

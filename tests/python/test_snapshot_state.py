@@ -269,6 +269,25 @@ def test_nothing_changes_when_the_last_object_refuses() -> None:
     assert (ours.shared().digest(), ours.buffers().digest()) == before
 
 
+def test_nothing_changes_when_the_optimizer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = Replica(1), Replica(2)
+    source.train(2)
+    target.train(1)
+    load = target.optimizer.load_state_dict
+    refusals = [KeyError("what the optimizer says")]
+
+    def half(state: dict[str, Any]) -> None:
+        load(state)
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr(target.optimizer, "load_state_dict", half)
+    before = target.digests()
+    with pytest.raises(MismatchError, match="what the optimizer says"):
+        hand_over(source, target)
+    assert target.digests() == before
+
+
 @pytest.mark.parametrize("manifest", [b"", b"[", b"{}", b'{"dict":[]}', b'{"tensor":["float32",[-1]]}', b"3"])
 def test_a_manifest_that_is_none_is_an_error_and_changes_nothing(manifest: bytes) -> None:
     target = Replica(2)

@@ -27,6 +27,7 @@ from .service import Service
 from .state import Image, TrainingState
 
 _MOST_RANKS = 64  # of a group with views
+_MOST_DISCARDED = 100  # steps in a row in which no snapshot can be taken over
 _MOST_ATTEMPTS = 6  # snapshots in a row that the members refuse, or that come too late
 _SHARE_OF_THE_RATE = 0.5
 _LEAST_RATE = 1e6  # bytes per second
@@ -54,6 +55,7 @@ class Rejoin:
         self._donor = Donor()
         self._is_behind = False
         self._has_stepped = False
+        self._discarded = 0
         self._attempts = 0
         self._applied = 0
         self._service: Service | None = None
@@ -112,6 +114,14 @@ class Rejoin:
     def note_gradients(self) -> None:
         """A step has begun."""
         self._has_stepped = False
+        self._discarded = self._discarded + 1 if self._is_behind else 0
+        if self._discarded > _MOST_DISCARDED:
+            raise LeftBehind(
+                f"this rank was left behind, and for {_MOST_DISCARDED} steps there was no training forward "
+                f"pass after an optimizer step, where it could take over a snapshot. Call the model, not "
+                f"model.forward(), and step the optimizer that attach() was given",
+                [self._transport.rank],
+            )
 
     def note_optimizer_step(self) -> None:
         """The optimizer is about to step."""
