@@ -337,7 +337,7 @@ class Session:
         return self._steps.open
 
     def _bucket_done(self, step: OpenStep) -> None:
-        if self._steps.ended(step):
+        if self._steps.ended(step) and self._steps.last and self.rank in self._steps.last.members:
             self._rejoin.note_success()
 
     def _explain(self, step: OpenStep, buffer: torch.Tensor, error: Exception) -> Exception | None:

@@ -141,6 +141,23 @@ def test_nothing_is_taken_over_before_the_optimizer_has_stepped(
         assert [step for *_, step in engine.restored] == [40]
 
 
+def test_a_grad_scaler_sees_no_infinities_in_a_discarded_step(
+    monkeypatch: pytest.MonkeyPatch, others: Others
+) -> None:
+    """It would skip the optimizer's step, after which a snapshot can be taken over."""
+    with loop(monkeypatch) as (made, engine):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        made.step(2)
+        engine.failing = {len(engine.calls): LEFT_BEHIND}  # its buffer is full of NaN
+        scaler.scale(made.forward()).backward()
+        scaler.step(made.optimizer)
+        scaler.update()
+        assert scaler.get_scale() == 8.0
+        others.snapshots.append(another_rank(7, step=40))
+        made.forward()
+        assert [step for *_, step in engine.restored] == [40]
+
+
 def test_a_loop_in_which_no_snapshot_can_be_taken_over_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch, others: Others
 ) -> None:
@@ -185,6 +202,19 @@ def test_a_step_that_succeeds_forgets_earlier_attempts(
         engine.outcome = {}
         made.step()
         assert others.pauses == [False] * 3
+
+
+def test_a_rank_that_only_replays_has_not_returned(monkeypatch: pytest.MonkeyPatch, others: Others) -> None:
+    """It gets a step or two out of the log with each snapshot, and would never ask for a pause."""
+    with loop(monkeypatch) as (made, engine):
+        others.snapshots += [another_rank(3, step) for step in range(10, 20)]
+        made.step()
+        for _ in range(3):
+            engine.outcome = LEFT_BEHIND
+            made.step()
+            engine.outcome = {"members": [1, 2]}
+            made.step()
+        assert others.pauses == [False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -213,9 +213,10 @@ def test_a_rank_that_comes_when_all_others_have_finished_is_told(
     assert "all other ranks have finished" in found[VICTIM][1]
 
 
-def has_no_optimizer(rank: int, size: int, directory: str) -> tuple[str, str]:
+def has_no_donors(rank: int, size: int, directory: str) -> tuple[str, str]:
+    """Only the victim gave attach() its optimizer."""
     with process_group("gloo", rank, size, directory, timeout=120.0):
-        training = Training(rank, directory, optimizer=None)
+        training = Training(rank, directory, **({} if rank == VICTIM else {"optimizer": None}))
         last = WAKES_AT + 40
         try:
             training.run(last)
@@ -226,10 +227,10 @@ def has_no_optimizer(rank: int, size: int, directory: str) -> tuple[str, str]:
         return outcome
 
 
-def test_without_an_optimizer_a_rank_is_left_behind_as_before(
+def test_a_rank_is_left_behind_where_nobody_can_give_a_snapshot(
     process_pool: ProcessPool, tmp_path: Path
 ) -> None:
-    found = process_pool.run(RANKS, has_no_optimizer, str(tmp_path))
+    found = process_pool.run(RANKS, has_no_donors, str(tmp_path))
     assert found[VICTIM][0] == LeftBehind.__name__
     assert "Give attach() the optimizer on every rank" in found[VICTIM][1]
     assert found[:VICTIM] == [("", "")] * VICTIM

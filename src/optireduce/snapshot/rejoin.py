@@ -59,7 +59,9 @@ class Rejoin:
         self._attempts = 0
         self._applied = 0
         self._service: Service | None = None
+        self._lacks_donors = optimizer is None
         self._peers = self._meet(exchange)
+        self._lacks_donors |= exchange.size > 1 and not self._peers.doors
         transport.advice_to_left_behind = self._advice
 
     def close(self) -> None:
@@ -108,7 +110,7 @@ class Rejoin:
         return error
 
     def note_success(self) -> None:
-        """A step has its gradients: this rank trains with the others."""
+        """A step has its gradients, and this rank is a member: it trains with the others."""
         self._attempts = 0
 
     def note_gradients(self) -> None:
@@ -174,7 +176,7 @@ class Rejoin:
                 f". No rank can return by a snapshot while the loop makes collectives outside optireduce: "
                 f"{'; '.join(self._fixed.reasons)}"
             )
-        if self._optimizer is None:
+        if self._lacks_donors:
             return (
                 ". Give attach() the optimizer on every rank: a rank that is left behind then returns by a "
                 "snapshot"
