@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .errors import ClosedError as ClosedError
     from .errors import ConfigError as ConfigError
     from .errors import ConnectError as ConnectError
+    from .errors import GroupFinished as GroupFinished
     from .errors import InterfaceError as InterfaceError
     from .errors import LeftBehind as LeftBehind
     from .errors import LocalError as LocalError
@@ -51,8 +52,8 @@ _NAMES = {
     "comm_hook": "Session attach",
     "communicator": "Communicator Handle",
     "config": "Config",
-    "errors": "ClosedError ConfigError ConnectError InterfaceError LeftBehind LocalError MismatchError "
-    "OperationTimeout OptiReduceError PeerError PeerLeftError RankLostError TooFewRanksError "
+    "errors": "ClosedError ConfigError ConnectError GroupFinished InterfaceError LeftBehind LocalError "
+    "MismatchError OperationTimeout OptiReduceError PeerError PeerLeftError RankLostError TooFewRanksError "
     "TrainingHaltedError",
     "membership": "MembershipEvent",
     "process_group": "on_membership stats",

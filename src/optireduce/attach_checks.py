@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .config import Config
 
+_logger = logging.getLogger("optireduce")
 _OPTIMIZER = "pass the optimizer that trains ddp_model"
 
 
@@ -79,3 +81,25 @@ def other_collectives(model: DistributedDataParallel) -> list[str]:
     if model.find_unused_parameters:
         found.append("find_unused_parameters=True, which also makes gradients exact")
     return found
+
+
+class FixedMembership:
+    """Why training waits for a silent rank instead of going on without it; false while there is no reason."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.reasons: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.reasons)
+
+    def note(self, *reasons: str) -> None:
+        """Every reason is logged once."""
+        new = [reason for reason in reasons if reason not in self.reasons]
+        self.reasons += new
+        if new and self._rank == 0:
+            _logger.warning(
+                "fixed membership: every step waits for all ranks, as with Gloo, because of collectives "
+                "outside optireduce: %s",
+                "; ".join(new),
+            )

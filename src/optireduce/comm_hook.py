@@ -4,38 +4,38 @@ No ``from __future__ import annotations`` here: torch compares the hook's annota
 text.
 """
 
-import logging
-import threading
-import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from .attach_checks import check_arguments, other_collectives
+from .attach_checks import FixedMembership, check_arguments, other_collectives
+from .attach_group import GroupExchange, store_of, timeout_of
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
 from .dtypes import DTYPES, OPS, Op
-from .errors import ClosedError, ConnectError, OptiReduceError, RankLostError
-from .hadamard import Encoded, is_on
+from .errors import ClosedError, GroupFinished, OptiReduceError
+from .flush import make_gradients, means_of_residuals
+from .hadamard import Encoder
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES, close_transport
 from .rendezvous import store_host
-from .report import StepReport, step_report
+from .report import StepReport
 from .safeguard import Safeguard
-from .streams import Layout, Streams
-from .transport import Operation, Transport
-from .wire import IdleBuffers, Lost
+from .snapshot.rejoin import Rejoin
+from .steps import OpenStep, Steps
+from .streams import Streams
+from .transport import Transport
+from .wire import Lost
 from .work import future_of
 
-_DEFAULT_TIMEOUT_SECONDS = 1_800.0  # torch's own default, for groups that do not tell theirs
-_logger = logging.getLogger("optireduce")
+T = TypeVar("T")
+
 _SEVERAL = "several attached models share the process group"
 _sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()  # those of this process
 
@@ -60,6 +60,8 @@ def attach(
 
     With the ``optimizer`` that trains the model, steps that exclude too much are skipped on all ranks
     (``Config.skip_above``), and ``optimizer.step()`` after a failed backward pass raises the original error.
+    A rank that was silent for so long that it cannot replay what it missed then returns by a snapshot of the
+    others' training state; give :meth:`Session.keep` your scheduler and GradScaler.
 
     Buckets on a GPU are copied to the CPU and back, which waits for the GPU; this path has not been run on
     hardware.
@@ -81,29 +83,33 @@ class Session:
         model: DistributedDataParallel,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
-        exchange = _GroupExchange(group)
+        exchange = GroupExchange(group)
         self._group_name = str(group.group_name)
         self.rank = exchange.rank
         self.size = exchange.size
-        self._waits_for_all: list[str] = []
+        self._fixed = FixedMembership(self.rank)
         others = [known for known in _sessions if known.is_open and known._group_name == self._group_name]
-        self._note_fixed(*other_collectives(model), *([_SEVERAL] if others else []))
+        self._fixed.note(*other_collectives(model), *([_SEVERAL] if others else []))
         self._config = config
         self._transport = Transport(
             exchange,
             config,
-            _timeout_of(group),
-            store_host(_store_of(group)),
+            timeout_of(group),
+            store_host(store_of(group)),
             fixed_membership=self.fixed_membership,
         )
-        self._pool = CompletionPool()
-        self._finalizer = weakref.finalize(self, close_transport, self._transport, self._pool)  # also at exit
-        self._lock = threading.Lock()
-        self._steps = 0
-        self._step = _OpenStep(0)
-        self._last_step: StepReport | None = None
-        self._verdict: tuple[int, bool] = (-1, True)  # of the newest step that was judged
         self._safeguard = Safeguard(config.skip_above, config.halt_after)
+        try:
+            self._rejoin = Rejoin(self._transport, exchange, optimizer, self._safeguard, self._fixed)
+        except BaseException:
+            self._transport.close()
+            raise
+        self._pool = CompletionPool()
+        self._finalizer = weakref.finalize(
+            self, _close, self._transport, self._pool, self._rejoin
+        )  # also at exit
+        self._steps = Steps()
+        self._verdict: tuple[int, bool] = (-1, True)  # of the newest step that was judged
         self._scaler: Any = None
         # The model's reducer holds this session, out of the garbage collector's sight: no cycles here.
         self._model = weakref.ref(model)
@@ -111,16 +117,14 @@ class Session:
         self._stays_readable = not model.gradient_as_bucket_view
         self._released = False
         self._streams = Streams(self._transport.engine)
-        self._hadamard = is_on(config, optimizer)
-        self._encodings = 0
-        self._idle = IdleBuffers()
+        self._encoder = Encoder(config, optimizer, self._transport.seed)
         if optimizer is not None:
             hook = optimizer.register_step_pre_hook(_calls(weakref.ref(self), Session._before_optimizer_step))
             weakref.finalize(self, hook.remove)
         early = model.register_forward_pre_hook(_calls(weakref.ref(self), Session._before_forward))
         weakref.finalize(self, early.remove)
         for other in others:
-            other._note_fixed(_SEVERAL)
+            other._fixed.note(_SEVERAL)
         _sessions.add(self)
 
     @property
@@ -131,45 +135,71 @@ class Session:
     @property
     def last_step(self) -> StepReport | None:
         """The newest training step whose gradients have all arrived; None before the first."""
-        return self._last_step
+        return self._steps.last
+
+    @property
+    def step(self) -> int:
+        """The group's training step: how many gradient exchanges were begun. It jumps when a snapshot brings
+        this rank back."""
+        return self._steps.number
 
     @property
     def error(self) -> OptiReduceError | None:
         """Why the newest backward pass failed. ``backward()`` itself raises a plain RuntimeError with this
         text, because torch does not keep the class of errors in futures."""
-        return next((operation.error for operation in self._step.operations if operation.error), None)
+        return self._steps.open.error
 
     @property
     def fixed_membership(self) -> bool:
         """Whether training ends without a silent rank instead of going on, because the loop makes
         collectives outside this session. The log says which. Collectives that are found only after attach()
         (``join()``, a second attached model) wait for a rank that this session has removed."""
-        return bool(self._waits_for_all)
+        return bool(self._fixed)
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the engine since attach(), and what the safeguards did."""
+        """Counters of the engine since attach(), and what the safeguards and snapshots did."""
         return self._transport.stats() | {
             "skipped_steps": self._safeguard.skipped_steps,
-            "hadamard": self._hadamard,
+            "hadamard": self._encoder.is_on,
+            "discarded_steps": self._steps.discarded,
+            **self._rejoin.stats(),
         }
 
-    def keep(self, scaler: Any) -> None:
-        """Tell the session the GradScaler of the loop. Residuals are then rescaled when the scale changes."""
-        if not callable(getattr(scaler, "get_scale", None)):
-            raise TypeError(f"scaler is a {type(scaler).__name__}: it must be a torch.amp.GradScaler")
-        self._scaler = scaler
+    def keep(self, *objects: Any) -> None:
+        """Tell the session what else the loop changes in every step: schedulers, the GradScaler, anything
+        with ``state_dict`` and ``load_state_dict``. A rank that returns by a snapshot takes over their state,
+        so it must be equal on all ranks. Give the same objects in the same order on every rank.
+
+        With a GradScaler, residuals are rescaled when its scale changes.
+        """
+        self._rejoin.keep(objects)
+        for each in objects:
+            if callable(getattr(each, "get_scale", None)):
+                self._scaler = each
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """The batches of ``loader``, without those of steps that a snapshot jumped over. The sampler then
+        stays where the others' samplers are, also beyond the end of an epoch. The batch that was loaded
+        before a jump is used. ::
+
+            for batch in session.batches(loader):
+                ...
+        """
+        return self._steps.batches(loader)
 
     def should_step(self) -> bool:
         """Whether to call ``optimizer.step()`` after this backward pass: False, on all ranks, if it excluded
         more than ``skip_above``. Raises TrainingHaltedError after ``halt_after`` such steps in a row, and the
-        original error if the backward pass failed.
+        original error if the backward pass failed. Also False while this rank waits for a snapshot.
 
         For loops that did not give attach() their optimizer: call it after every backward pass.
         """
         self._require_open()
         if (error := self.error) is not None:
             raise error
-        step = self._last_step
+        if self._steps.open.is_discarded:
+            return False
+        step = self._steps.last
         if step is not None and step.step != self._verdict[0]:
             self._verdict = (step.step, self._safeguard.may_step(step, self._missing_share(step)))
         return self._verdict[1]
@@ -190,38 +220,17 @@ class Session:
         """
         self._require_open()
         model = self._require_model()
-        means = self._means_of_residuals()
-        self._verdict = (self._steps - 1, True)  # an optimizer step that follows is not one of training
-        parameters = list(model.parameters())
-        for layout, mean in means:
-            for place in layout.places:
-                parameter = parameters[place.position]
-                if parameter.grad is None:
-                    parameter.grad = torch.empty_like(parameter, requires_grad=False)
-                parameter.grad.detach().copy_(place.of(mean))
-        is_any = any(bool(mean.any()) for _, mean in means)
+        means = means_of_residuals(self._streams, self.all_reduce_async)
+        self._verdict = (
+            self._steps.number - 1,
+            True,
+        )  # an optimizer step that follows is not one of training
+        is_any = make_gradients(model, means)
         if optimizer is not None:
             if is_any:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return is_any
-
-    def _means_of_residuals(self) -> list[tuple[Layout, torch.Tensor]]:
-        """Of every stream. A rank that is lost meanwhile fails the same operations on all others: these are
-        repeated without it."""
-        means = []
-        waiting = list(self._streams.take_all())
-        while waiting:
-            started = [(*each, each[1].clone()) for each in waiting]
-            handles = [self.all_reduce_async(mean) for _, _, mean in started]
-            waiting = []
-            for (layout, residual, mean), handle in zip(started, handles, strict=True):
-                try:
-                    handle.wait()
-                    means.append((layout, mean))
-                except RankLostError:
-                    waiting.append((layout, residual))
-        return means
 
     def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
         """Call ``callback(MembershipEvent)`` whenever a rank is removed from the group, or returns. See
@@ -255,14 +264,14 @@ class Session:
         model = self._require_model()
         joins = model._join_config.enable
         if joins:
-            self._note_fixed("join(), which also makes gradients exact")
+            self._fixed.note("join(), which also makes gradients exact")
         step = self._enter_step(bucket)
         layout, is_new = self._streams.enter(bucket, model)
         on_cpu = buffer.device.type == "cpu"
         host = buffer if on_cpu else buffer.cpu()
         if is_new:
             self._streams.add_moved(layout, host, step.scale)
-        encoded = self._encoded(host)
+        encoded = self._encoder.encoded(host)
         wire = host if encoded is None else encoded.wire
 
         def finish(lost: Lost) -> None:
@@ -285,21 +294,15 @@ class Session:
             keep_alive=(host, encoded),
             finish=finish,
         )
-        self._bucket_started(step, operation, bucket.is_last())
+        self._steps.started(step, operation, bucket.is_last())
         return future_of(
             operation,
             buffer,
             self._pool,
             before=lambda: self._bucket_done(step),
             devices=None if on_cpu else [buffer.device],
+            explain=lambda error: self._explain(step, buffer, error),
         )
-
-    def _encoded(self, host: torch.Tensor) -> Encoded | None:
-        if not self._hadamard or host.dtype == torch.float64:
-            return None
-        self._encodings += 1
-        seed = (self._transport.seed + self._encodings) % 2**64
-        return Encoded(host.data_ptr(), host.numel(), TORCH_DTYPES[host.dtype], seed, self._idle)
 
     def _missing_share(self, step: StepReport) -> float:
         """The share that is not in a step's gradient, the same on all ranks. With best effort ranks lose
@@ -319,17 +322,7 @@ class Session:
             raise ClosedError("the model of this session is gone")
         return model
 
-    def _note_fixed(self, *reasons: str) -> None:
-        new = [reason for reason in reasons if reason not in self._waits_for_all]
-        self._waits_for_all += new
-        if new and self.rank == 0:
-            _logger.warning(
-                "fixed membership: every step waits for all ranks, as with Gloo, because of collectives "
-                "outside optireduce: %s",
-                "; ".join(new),
-            )
-
-    def _enter_step(self, bucket: GradBucket) -> "_OpenStep":
+    def _enter_step(self, bucket: GradBucket) -> OpenStep:
         """Buckets come in the order of their index, so index 0 begins a step; an earlier one may have been
         given up."""
         if bucket.index() == 0:
@@ -339,45 +332,41 @@ class Session:
             self._released = False
             scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
             self._streams.begin_step()
-            self._step = _OpenStep(self._steps, scale)
-        return self._step
+            self._steps.begin(scale)
+            self._rejoin.note_gradients()
+        return self._steps.open
 
-    def _bucket_started(self, step: "_OpenStep", operation: Operation, is_last: bool) -> None:
-        with self._lock:
-            step.operations.append(operation)
-            step.is_whole = is_last
-            self._steps += is_last
+    def _bucket_done(self, step: OpenStep) -> None:
+        if self._steps.ended(step) and self._steps.last and self.rank in self._steps.last.members:
+            self._rejoin.note_success()
 
-    def _bucket_done(self, step: "_OpenStep") -> None:
-        with self._lock:
-            step.done += 1
-            if step.is_whole and step.done == len(step.operations):
-                reports = [operation.result() for operation in step.operations]
-                self._last_step = step_report(step.number, reports, time.monotonic() - step.started_at)
+    def _explain(self, step: OpenStep, buffer: torch.Tensor, error: Exception) -> Exception | None:
+        """None: the backward pass goes on without a result, because a snapshot will replace what becomes of
+        it. The gradient is zero then, so that no GradScaler sees infinities in what is left of it."""
+        told = self._rejoin.explain(error)
+        if told is None:
+            self._steps.discard(step)
+            buffer.zero_()
+        elif isinstance(told, GroupFinished):
+            step.failure = told
+        return told
 
     def _before_forward(self, model: DistributedDataParallel, _: object) -> None:
-        """The next backward pass writes to the buckets."""
-        if torch.is_grad_enabled() and model.require_backward_grad_sync:
+        """The next backward pass writes to the buckets, and state may be given or taken here."""
+        if not torch.is_grad_enabled():
+            return
+        if model.require_backward_grad_sync:
             self._released = True
             self._transport.release()
+        if (step := self._rejoin.before_forward(model, self._steps.number)) is not None:
+            self._steps.jump(step)
 
     def _before_optimizer_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """A step without gradients makes optimizers do nothing."""
+        self._rejoin.note_optimizer_step()
         if not self.should_step():
             for parameter in self._require_model().parameters():
                 parameter.grad = None
-
-
-@dataclass
-class _OpenStep:
-    """A step whose buckets are still on their way."""
-
-    number: int
-    scale: float = 1.0
-    started_at: float = field(default_factory=time.monotonic)
-    operations: list[Operation] = field(default_factory=list)
-    is_whole: bool = False  # the last bucket has been started
-    done: int = 0
 
 
 def average_bucket(state: Session, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -401,37 +390,8 @@ def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
         torch.cuda.synchronize(buffer.device)
 
 
-def _timeout_of(group: dist.ProcessGroup) -> float:
-    for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
-        if options is not None:
-            return float(options._timeout.total_seconds())
-    return _DEFAULT_TIMEOUT_SECONDS
-
-
-def _store_of(group: dist.ProcessGroup) -> object:
-    try:
-        return group.get_group_store()
-    except (AttributeError, RuntimeError):  # not every kind of group, nor every torch, has one
-        return None
-
-
-class _GroupExchange:
-    """An Exchange over a process group that already works, bounded by that group's own timeout."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
-        if self.rank < 0:
-            raise ValueError("attach() must be called only on ranks that belong to the process group")
-        self._group = group
-
-    def gather(self, value: Any, timeout_seconds: float) -> list[Any]:
-        answers: list[Any] = [None] * self.size
-        try:
-            dist.all_gather_object(answers, value, group=self._group)
-        except RuntimeError as error:
-            raise ConnectError(
-                f"the ranks could not exchange their addresses over the process group: {error}"
-            ) from error
-        return answers
+def _close(transport: Transport, pool: CompletionPool, rejoin: Rejoin) -> None:
+    """While the engine still answers, ranks that want a snapshot are told that this one has finished."""
+    rejoin.finish()
+    close_transport(transport, pool)
+    rejoin.close()

@@ -153,6 +153,10 @@ class Config:
     """With fewer than ``min_ranks`` ranks, an operation waits so long for more (half of its timeout at most),
     then it ends with TooFewRanksError. Longer survives longer network cuts. 0: an error at once."""
 
+    rejoin_pause_seconds: float = 0.5
+    """How long the group stands still at one step boundary for a rank that was left behind again after a
+    snapshot. Longer lets a slower rank return, and costs every rank the wait. 0: never."""
+
     groups: int | Literal["auto"] = "auto"
     """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
     others. 1: flat. The group's size must be a multiple of it. "auto": the ranks of a host make a row where
@@ -240,6 +244,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "connect_timeout_seconds": (0.1, 3_600.0),
     "linger_seconds": (0.0, 600.0),
     "quorum_seconds": (0.0, 1e7),
+    "rejoin_pause_seconds": (0.0, 60.0),
     "exact_silence_seconds": (0.05, 1e7),
     "drop": (0.0, 0.95),
     "duplicate": (0.0, 1.0),

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import time
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from . import multicast
 from ._core import Engine, EngineOptions
@@ -27,11 +28,12 @@ _SEED_BITS = 64
 _SAME_EVERYWHERE = (
     "bounded", "delivery", "max_lag", "exclude_at_most", "min_ranks", "exact_silence_seconds",
     "warmup_operations", "shuffle", "hadamard", "wire", "auth", "multicast", "skip_above", "halt_after",
-    "groups",
+    "groups", "rejoin_pause_seconds",
 )  # fmt: skip
 
 
-class Connection(NamedTuple):
+@dataclass(frozen=True)
+class Connection:
     """What forming a group gives a rank."""
 
     engine: Engine
@@ -41,6 +43,10 @@ class Connection(NamedTuple):
     """Different addresses among the ranks; the same number on every rank."""
     grid: bool
     """Whether the ranks stand in rows and columns."""
+    addresses: list[str]
+    """Of every rank."""
+    secret: bytes = field(repr=False)
+    """Of the group."""
 
 
 def connect(
@@ -57,13 +63,14 @@ def connect(
     addresses: list[str] = [hello["address"] for hello in hellos]
     # From here on all ranks are present, and do the same short work.
     step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
-    connector = _Connector(exchange, config, addresses, bytes.fromhex(hellos[0]["secret"]), fixed_membership)
+    secret = bytes.fromhex(hellos[0]["secret"])
+    connector = _Connector(exchange, config, addresses, secret, fixed_membership)
     seed = int(hellos[0]["seed"], 16)
     try:
         engine = connector.run(step_seconds)
         if not connector.rows:
             multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
-        return Connection(engine, seed, connector.hosts, bool(connector.rows))
+        return Connection(engine, seed, connector.hosts, bool(connector.rows), addresses, secret)
     except BaseException:
         connector.abandon()
         raise

@@ -51,6 +51,10 @@ class PeerLeftError(PeerError):
     """A rank closed its end of the group, or its process ended, before the operation was done."""
 
 
+class GroupFinished(PeerLeftError):  # noqa: N818 - reads as what happened
+    """Every other rank has finished, so this one cannot train on; ``ranks`` are all others."""
+
+
 class TooFewRanksError(PeerError):
     """Fewer than ``min_ranks`` ranks are there; ``ranks`` are those that are not."""
 
@@ -61,7 +65,8 @@ class RankLostError(PeerError):
 
 
 class LeftBehind(PeerError):  # noqa: N818 - reads as what happened
-    """The other ranks went on without this one, which missed more than it can replay."""
+    """The other ranks went on without this one, which missed more than it can replay and could not get a
+    snapshot."""
 
 
 class TrainingHaltedError(PeerError):

@@ -12,7 +12,7 @@ import torch
 
 from . import _core
 from .config import Config
-from .dtypes import DType
+from .dtypes import DTYPES, DType
 from .wire import IdleBuffers, Lost
 
 BLOCK = 1024
@@ -41,6 +41,23 @@ class Encoded:
             self._pointer,
         )
         self._idle.give(self._memory)
+
+
+class Encoder:
+    """Encodes the buckets of a session, each with a seed of its own that all ranks know; or none of them."""
+
+    def __init__(self, config: Config, optimizer: torch.optim.Optimizer | None, seed: int) -> None:
+        self.is_on = is_on(config, optimizer)
+        self._seed = seed
+        self._idle = IdleBuffers()
+
+    def encoded(self, bucket: torch.Tensor) -> Encoded | None:
+        """A bucket in CPU memory; None: it travels as it is."""
+        if not self.is_on or bucket.dtype == torch.float64:
+            return None
+        self._seed = (self._seed + 1) % 2**64
+        dtype = DTYPES[str(bucket.dtype).removeprefix("torch.")]
+        return Encoded(bucket.data_ptr(), bucket.numel(), dtype, self._seed, self._idle)
 
 
 def is_on(config: Config, optimizer: torch.optim.Optimizer | None) -> bool:

@@ -43,6 +43,14 @@ class Safeguard:
             raise self._halted(step, missing)
         return False
 
+    def state_dict(self) -> dict[str, int]:
+        """What a rank that returns by a snapshot must know to halt together with the others."""
+        return {"in_a_row": self._in_a_row}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take over another rank's."""
+        self._in_a_row = state["in_a_row"]
+
     def _tell_non_finite(self, step: StepReport) -> None:
         if step.non_finite and step.non_finite != self._reported:
             ranks = ", ".join(map(str, step.non_finite))

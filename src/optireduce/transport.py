@@ -19,6 +19,7 @@ from .connect import connect
 from .dtypes import DType
 from .errors import (
     ClosedError,
+    GroupFinished,
     LeftBehind,
     MismatchError,
     OperationTimeout,
@@ -46,6 +47,7 @@ _ERRORS: dict[int, type[PeerError]] = {
     4: TooFewRanksError,
     5: LeftBehind,
     6: RankLostError,
+    7: GroupFinished,
 }
 
 
@@ -109,7 +111,7 @@ class Operation:
         with self._lock:
             if self.settled:
                 return
-            self._error = _error_of(raw)
+            self._error = _error_of(raw, self._transport.advice_to_left_behind)
             if self._error is None:
                 self._deliver(raw)
             self._keep_alive = self._finish = self._form = None
@@ -147,9 +149,10 @@ class Transport:
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
         self.rank_lost: RankLostError | None = None  # where membership is fixed, of the first operation
-        self.engine, self.seed, self._hosts, self._grid = connect(
-            exchange, config, self.timeout_seconds, master, fixed_membership
-        )
+        found = connect(exchange, config, self.timeout_seconds, master, fixed_membership)
+        self.engine, self.seed, self._hosts, self.is_grid = found.engine, found.seed, found.hosts, found.grid
+        self.addresses, self.secret = found.addresses, found.secret
+        self.advice_to_left_behind: Callable[[], str] = str
         self._idle = IdleBuffers()
         self._readable: list[tuple[Travelling, object]] = []  # memory that the engine reads until release()
         self._any_readable = False  # whether any operation so far had stays_readable
@@ -203,7 +206,7 @@ class Transport:
                 form.dtype.code,
                 op,
                 timeout_seconds or self.timeout_seconds,
-                bounded=bounded and self.config.bounded and not self._grid,
+                bounded=bounded and self.config.bounded and not self.is_grid,
                 weight=weight,
                 stream=stream,
                 step=self._step,
@@ -231,6 +234,15 @@ class Transport:
         del self._readable[: len(ended)]
         for form, _ in ended:
             form.release()
+
+    def restore(self, completed: int, digest: int, step: int) -> None:
+        """Go on after a snapshot: the next call is operation ``completed`` of this training step. Only for a
+        rank that was left behind, with nothing in flight."""
+        self.release()
+        self._reap()
+        with self._lock:
+            self.engine.restore(completed, digest, step)
+            self._step = step
 
     def settled(self, operation: Operation, raw: _core.Report) -> None:
         """Called by an operation, once, when its outcome is known."""
@@ -274,9 +286,11 @@ class Transport:
                 return
 
 
-def _error_of(raw: _core.Report) -> OptiReduceError | None:
+def _error_of(raw: _core.Report, advice_to_left_behind: Callable[[], str]) -> OptiReduceError | None:
     if raw.error_code == 0:
         return None
     if raw.error_code in _ERRORS:
-        return _ERRORS[raw.error_code](raw.error, raw.ranks)
+        kind = _ERRORS[raw.error_code]
+        advice = advice_to_left_behind() if kind is LeftBehind else ""
+        return kind(raw.error + advice, raw.ranks)
     return PeerLeftError(raw.error, raw.ranks) if raw.ranks else ClosedError(raw.error)

@@ -28,26 +28,34 @@ def future_of(
     pool: CompletionPool,
     before: Callable[[], None] | None = None,
     devices: list[int | str | torch.device] | None = None,
+    explain: Callable[[Exception], Exception | None] | None = None,
 ) -> torch.futures.Future[T]:
     """A future that holds ``value`` once the operation is done, or its error. ``before`` runs just before
-    success."""
+    success. ``explain`` says which error the future gets instead of one; None: it holds ``value``, which then
+    is no result."""
     source: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
     handed_out: torch.futures.Future[T] = source.then(_value_or_raise)
 
     def complete() -> None:
-        source.set_result(_outcome(operation, value, before))
+        source.set_result(_outcome(operation, value, before, explain))
 
     pool.submit(operation, complete)
     return handed_out
 
 
-def _outcome(operation: Operation, value: T, before: Callable[[], None] | None) -> T | BaseException:
+def _outcome(
+    operation: Operation,
+    value: T,
+    before: Callable[[], None] | None,
+    explain: Callable[[Exception], Exception | None] | None,
+) -> T | BaseException:
     try:
         operation.result()
         if before is not None:
             before()
     except Exception as error:  # anything else would leave the future, and DDP, waiting for ever
-        return backend_error(error)
+        told = error if explain is None else explain(error)
+        return value if told is None else backend_error(told)
     return value
 
 

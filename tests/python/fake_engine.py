@@ -6,12 +6,12 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from optireduce import Communicator, Config, attach, transport
+from optireduce import Communicator, Config, attach, connect, transport
 
 DEFAULTS: dict[str, Any] = {
     "elapsed_seconds": 0.25,
@@ -67,6 +67,7 @@ class FakeEngine:
         self.residuals: dict[int, np.ndarray[Any, Any]] = {}
         self.releases = 0
         self.fixed_membership: bool | None = None
+        self.restored: list[tuple[int, int, int]] = []
 
     def all_reduce(
         self,
@@ -119,6 +120,12 @@ class FakeEngine:
         found, self.new_events = self.new_events, []
         return found
 
+    def position(self) -> tuple[int, int]:
+        return len(self.calls), 4711
+
+    def restore(self, completed: int, digest: int, step: int) -> None:
+        self.restored.append((completed, digest, step))
+
     def stats(self) -> dict[str, int | float]:
         return {"operations": len(self.calls)}
 
@@ -130,11 +137,11 @@ def fake_engine(monkeypatch: pytest.MonkeyPatch, grid: bool = False) -> FakeEngi
     """The engine that groups formed from now on in this test get."""
     engine = FakeEngine()
 
-    def connect(*told: Any) -> tuple[Any, ...]:
+    def connected(*told: Any) -> connect.Connection:
         engine.fixed_membership = told[-1]
-        return engine, 1, 1, grid
+        return connect.Connection(cast(Any, engine), 1, 1, grid, ["127.0.0.1"], bytes(16))
 
-    monkeypatch.setattr(transport, "connect", connect)
+    monkeypatch.setattr(transport, "connect", connected)
     return engine
 
 

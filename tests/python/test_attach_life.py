@@ -22,9 +22,13 @@ WIDTH = 64
 
 def trained(with_optimizer: bool, close: bool) -> list[weakref.ref[Any]]:
     """What would stay if something held on to it."""
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)))
+    layers = [nn.Linear(WIDTH, WIDTH)] if with_optimizer else [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)]
+    model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = optireduce.attach(model, CONFIG, optimizer=optimizer if with_optimizer else None)
+    if with_optimizer:
+        assert session._rejoin._service is not None  # a socket and a thread
+        session.keep(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9))
     for _ in range(3):
         model(torch.randn(4, WIDTH)).sum().backward()
         optimizer.step()

@@ -43,6 +43,7 @@ from optireduce import Communicator, Config, ConfigError, ConnectError, connect
         ("bound_most", 11.0, "1 to 10"),
         ("min_ranks", -1, "0 to 65535"),
         ("quorum_seconds", -1.0, "0 to 1e+07"),
+        ("rejoin_pause_seconds", 61.0, "0 to 60"),
         ("operation_log", 7, "string"),
         ("halt_after", 0, "from 1"),
         ("skip_above", 1.5, "0 to 1"),
@@ -76,7 +77,7 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"min_ranks": "2", "quorum_seconds": "1.5", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     samples |= {"shuffle": "0", "log_bytes": "100000", "exclude_at_most": "0.1", "exact_silence_seconds": "3"}
     samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "auth": "mac"}
-    samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4"}
+    samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4", "rejoin_pause_seconds": "2.5"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
@@ -116,6 +117,7 @@ def test_every_field_is_read_from_its_variable() -> None:
         bound_most=2.5,
         min_ranks=2,
         quorum_seconds=1.5,
+        rejoin_pause_seconds=2.5,
         operation_log="/tmp/a,b-{rank}.jsonl",
     )
 

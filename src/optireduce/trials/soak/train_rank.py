@@ -50,7 +50,8 @@ class Training:
         self._exercise: Exercise = ddp.module
         self._sizes = parameter_sizes(seat.size // 4)
         self._elements = sum(self._sizes) - 1  # and the value that says whose time is over
-        self.session: Session = attach(ddp, config_of(seat), optimizer=optimizer)
+        # Without the optimizer no rank returns by a snapshot: the ledger expects every contribution.
+        self.session: Session = attach(ddp, config_of(seat))
         self.ledger = Ledger(self._elements, len(seat.addresses))
         self._before = self._exercise.values()
         self._steps = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,15 @@ def train(seat: Seat[TrainingPlan], voice: Voice) -> None:
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=plan.learning_rate)
     ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / plan.ramp_steps))
     session = _attach(seat, ddp, optimizer)
+    if session is not None:
+        session.keep(ramp)
     generator = torch.Generator().manual_seed(plan.seed * 1000 + seat.rank)  # other text on every rank
     log = TrainingLog(str(seat.path("steps-{rank}.jsonl")), seat.rank)
     snapshots = Snapshots(model)
     voice.tell("ready")
     voice.gate()
     began = time.perf_counter()
-    for step in range(plan.steps):
+    for step in _steps(session, plan.steps):
         start = time.perf_counter()
         time.sleep(plan.late.delay(plan.seed, seat.rank, seat.size, step))
         tokens, targets = sample_batch(training, plan.batch, config.context, generator)
@@ -139,6 +142,15 @@ def _attach(
         return None
     settings = {"operation_log": str(seat.path("operations-{rank}.jsonl"))} | dict(seat.plan.settings)
     return attach(ddp, Config.from_env(**settings), optimizer=optimizer)
+
+
+def _steps(session: Session | None, count: int) -> Iterator[int]:
+    """The group's steps: a rank that returns by a snapshot jumps over some."""
+    if session is None:
+        yield from range(count)
+        return
+    while session.step < count:
+        yield session.step
 
 
 def _fate(session: Session | None) -> dict[str, Any]:

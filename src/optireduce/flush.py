@@ -1,0 +1,43 @@
+"""The end of training: what is left of residuals becomes one last gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from .communicator import Handle
+from .errors import RankLostError
+from .streams import Layout, Streams
+
+Means = list[tuple[Layout, torch.Tensor]]
+
+
+def means_of_residuals(streams: Streams, all_reduce: Callable[[torch.Tensor], Handle]) -> Means:
+    """Of every stream. A rank that is lost meanwhile fails the same operations on all others: these are
+    repeated without it."""
+    means = []
+    waiting = list(streams.take_all())
+    while waiting:
+        started = [(*each, each[1].clone()) for each in waiting]
+        handles = [all_reduce(mean) for _, _, mean in started]
+        waiting = []
+        for (layout, residual, mean), handle in zip(started, handles, strict=True):
+            try:
+                handle.wait()
+                means.append((layout, mean))
+            except RankLostError:
+                waiting.append((layout, residual))
+    return means
+
+
+def make_gradients(model: torch.nn.Module, means: Means) -> bool:
+    """Replace the gradients; whether any of them is not zero."""
+    parameters = list(model.parameters())
+    for layout, mean in means:
+        for place in layout.places:
+            parameter = parameters[place.position]
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter, requires_grad=False)
+            parameter.grad.detach().copy_(place.of(mean))
+    return any(bool(mean.any()) for _, mean in means)

@@ -1,0 +1,252 @@
+"""A session's part in returns: it gives snapshots to others, and takes one when this rank was left behind.
+
+Both happen in one place, on the training thread: the first training forward pass after an optimizer step.
+Nothing is in flight there, and the code of the last iteration (scheduler, scaler) has run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from typing import Any
+
+import torch
+
+from ..attach_checks import FixedMembership
+from ..errors import LeftBehind, PeerLeftError, TooFewRanksError
+from ..exchange import Exchange, agree
+from ..membership import MembershipEvent
+from ..safeguard import Safeguard
+from ..transport import Transport
+from .channel import snapshot_key
+from .donor import Boundary, Donor
+from .requests import Peers
+from .returner import Returner, group_finished
+from .service import Service
+from .state import Image, TrainingState
+
+_MOST_RANKS = 64  # of a group with views
+_MOST_DISCARDED = 100  # steps in a row in which no snapshot can be taken over
+_MOST_ATTEMPTS = 6  # snapshots in a row that the members refuse, or that come too late
+_SHARE_OF_THE_RATE = 0.5
+_LEAST_RATE = 1e6  # bytes per second
+_LOOK_SECONDS = 0.005
+
+_logger = logging.getLogger("optireduce")
+
+
+class Rejoin:
+    """Made by every rank alike. ``optimizer`` is None, or the membership fixed: no rank can return here."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        exchange: Exchange,
+        optimizer: torch.optim.Optimizer | None,
+        safeguard: Safeguard,
+        fixed: FixedMembership,
+    ) -> None:
+        self._transport = transport
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
+        self._fixed = fixed
+        self._safeguard = safeguard
+        self._kept: list[Any] = []
+        self._donor = Donor()
+        self._is_behind = False
+        self._has_stepped = False
+        self._discarded = 0
+        self._attempts = 0
+        self._applied = 0
+        self._service: Service | None = None
+        self._lacks_donors = optimizer is None
+        self._peers = self._meet(exchange)
+        self._lacks_donors |= exchange.size > 1 and not self._peers.doors
+        transport.advice_to_left_behind = self._advice
+
+    def close(self) -> None:
+        """Answer nobody any more, and hold nothing."""
+        self._kept = []
+        self._transport.advice_to_left_behind = str
+        if self._service is not None:
+            self._service.close()
+
+    def finish(self) -> None:
+        """This rank is about to leave the group."""
+        self._donor.stop("finished")
+
+    def stats(self) -> dict[str, int]:
+        """What was given and taken."""
+        service = self._service
+        return {
+            "snapshots_applied": self._applied,
+            "snapshots_given": self._donor.given,
+            "snapshot_sent_bytes": 0 if service is None else service.sent_bytes,
+            "snapshot_refused_connections": 0 if service is None else service.refused,
+        }
+
+    def keep(self, objects: tuple[Any, ...]) -> None:
+        """These travel along. TypeError names an object that cannot."""
+        for each in objects:
+            if any(not callable(getattr(each, name, None)) for name in ("state_dict", "load_state_dict")):
+                raise TypeError(
+                    f"keep() got a {type(each).__name__}, which has no state_dict() and load_state_dict(): "
+                    f"it takes a scheduler, a GradScaler, a sampler or another object with both"
+                )
+            Image.of(each.state_dict(), f"the state_dict() of a {type(each).__name__}")
+        ours = None if self._optimizer is None else self._optimizer()  # travels in any case
+        known = [ours, *self._kept]
+        self._kept += [each for each in objects if not any(each is other for other in known)]
+
+    def explain(self, error: Exception) -> Exception | None:
+        """What to tell the loop about an operation's error; None: nothing, because a snapshot will bring this
+        rank back."""
+        if isinstance(error, LeftBehind) and not self._advice():
+            self._is_behind = True
+            self._donor.stop("left behind")
+            return None
+        if isinstance(error, (TooFewRanksError, PeerLeftError)) and self._peers.doors:
+            return group_finished(self._peers) or error
+        return error
+
+    def note_success(self) -> None:
+        """A step has its gradients, and this rank is a member: it trains with the others."""
+        self._attempts = 0
+
+    def note_gradients(self) -> None:
+        """A step has begun."""
+        self._has_stepped = False
+        self._discarded = self._discarded + 1 if self._is_behind else 0
+        if self._discarded > _MOST_DISCARDED:
+            raise LeftBehind(
+                f"this rank was left behind, and for {_MOST_DISCARDED} steps there was no training forward "
+                f"pass after an optimizer step, where it could take over a snapshot. Call the model, not "
+                f"model.forward(), and step the optimizer that attach() was given",
+                [self._transport.rank],
+            )
+
+    def note_optimizer_step(self) -> None:
+        """The optimizer is about to step."""
+        self._has_stepped = True
+
+    def before_forward(self, model: torch.nn.Module, step: int) -> int | None:
+        """The step that a snapshot has moved this rank to; None: none was needed."""
+        self._donor.step = step
+        is_boundary, self._has_stepped = self._has_stepped, False
+        if not is_boundary:
+            return None
+        if self._is_behind:
+            return self._come_back(model)
+        if self._donor.is_asked:
+            self._give(model, step)
+        return None
+
+    def _meet(self, exchange: Exchange) -> Peers:
+        """Exchange ports. Every rank does, whether it has a service or not."""
+        transport = self._transport
+
+        def listen() -> int:
+            if not self._advice():
+                self._service = Service(
+                    transport.addresses[exchange.rank], exchange.rank, exchange.size, self._donor
+                )
+            return 0 if self._service is None else self._service.port
+
+        try:
+            ports = agree(exchange, listen, transport.timeout_seconds)
+        except BaseException:
+            self.close()
+            raise
+        key = snapshot_key(transport.secret)
+        if self._service is not None:
+            self._service.begin(key)
+        others = [rank for rank in range(exchange.size) if rank != exchange.rank and ports[rank]]
+        return Peers(exchange.rank, key, {rank: (transport.addresses[rank], ports[rank]) for rank in others})
+
+    def _advice(self) -> str:
+        """What would make a return possible; "": it is."""
+        transport = self._transport
+        if transport.size > _MOST_RANKS or transport.is_grid or transport.config.delivery != "carry":
+            return (
+                f". A rank returns by a snapshot only in a flat group of at most {_MOST_RANKS} ranks with "
+                f'delivery = "carry"'
+            )
+        if self._fixed:
+            return (
+                f". No rank can return by a snapshot while the loop makes collectives outside optireduce: "
+                f"{'; '.join(self._fixed.reasons)}"
+            )
+        if self._lacks_donors:
+            return (
+                ". Give attach() the optimizer on every rank: a rank that is left behind then returns by a "
+                "snapshot"
+            )
+        return ""
+
+    def _state(self, model: torch.nn.Module) -> TrainingState:
+        optimizer = None if self._optimizer is None else self._optimizer()
+        assert optimizer is not None  # it stepped just now
+        return TrainingState(model, optimizer, [self._safeguard, *self._kept])
+
+    def _give(self, model: torch.nn.Module, step: int) -> None:
+        for rank in self._donor.capture(step, lambda: self._boundary(model)):
+            self._wait_for(rank)
+
+    def _boundary(self, model: torch.nn.Module) -> Boundary | None:
+        """None: there is no state to give. That is no reason to stop training here."""
+        try:
+            completed, digest = self._transport.engine.position()
+            state = self._state(model)
+            rate = float(self._transport.stats().get("rate_bytes_per_second", 0.0))
+            rate = max(_SHARE_OF_THE_RATE * rate, _LEAST_RATE) if rate else 0.0
+            return Boundary(state.shared(), state.buffers(), completed, digest, rate)
+        except Exception as error:  # an operation of the loop is in flight, or a kept object fails
+            _logger.warning("no snapshot can be taken of rank %d: %s", self._transport.rank, error)
+            return None
+
+    def _wait_for(self, rank: int) -> None:
+        """The group stands still once, so that a rank that was too slow twice can catch up."""
+        returned = []
+
+        def look(event: MembershipEvent) -> None:
+            if event.rank == rank and event.kind == "returned":
+                returned.append(event)
+
+        forget = self._transport.membership.register(look)
+        deadline = time.monotonic() + self._transport.config.rejoin_pause_seconds
+        while not returned and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+            self._transport.membership.update()
+        forget()
+
+    def _come_back(self, model: torch.nn.Module) -> int:
+        transport = self._transport
+        self._attempts += 1
+        if self._attempts > _MOST_ATTEMPTS:
+            raise LeftBehind(
+                f"this rank was left behind, and the others went on without it after each of "
+                f"{_MOST_ATTEMPTS} snapshots. Raise log_bytes, so that they keep more of what it misses, or "
+                f"rejoin_pause_seconds",
+                [transport.rank],
+            )
+        began = time.monotonic()
+        returner = Returner(self._peers, transport.timeout_seconds, pause=self._attempts > 1)
+        try:
+            found = returner.fetch()
+            self._state(model).apply(found.shared, found.buffers)
+            transport.restore(found.completed, found.digest, found.step)
+            took = time.monotonic() - began
+        finally:
+            returner.release()  # only now: the others go on meanwhile
+        self._is_behind = False
+        self._applied += 1
+        self._donor.step = found.step
+        self._donor.resume()
+        _logger.warning(
+            "rank %d was left behind and took over the others' state of step %d (%.1f MB in %.2f s)",
+            transport.rank,
+            found.step,
+            (found.shared.size + found.buffers.size) / 1e6,
+            took,
+        )
+        return found.step
