@@ -87,10 +87,10 @@ class Engine:
 
     ``redirect``: a restarted process of a rank is at this address, on the port that it has for us.
 
-    ``is_left_behind``: operations end at once with error 5, until a snapshot is restored. ``position``: number
-    of the next operation and digest of those before, for a snapshot that is taken now; the log is kept from
-    here on for the rank that gets it. ``restore``: this rank has taken over a snapshot that was made at this
-    position, before ``step``; the event "returned" of its own rank says that it is a member again, "left
+    ``is_left_behind``: operations end at once with error 5, until a snapshot is restored. ``position``:
+    number of the next operation and digest of those before, for a snapshot that is taken now; the log is kept
+    from here on for the rank that gets it. ``restore``: this rank has taken over a snapshot that was made at
+    this position, before ``step``; the event "returned" of its own rank says that it is a member again, "left
     behind" that the members do not accept the snapshot. Reports of operations from ``completed`` on are
     forgotten. ``position`` and ``restore`` raise RuntimeError while an operation is open, ``restore`` also
     where the rank is not left behind.
