@@ -70,6 +70,12 @@ def _checked_optimizer(model: torch.nn.Module, optimizer: Any) -> torch.optim.Op
     return found
 
 
+def trains_all(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether no other optimizer has state of this model."""
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return all(id(each) in trained for each in model.parameters() if each.requires_grad)
+
+
 def other_collectives(model: DistributedDataParallel) -> list[str]:
     """Collectives of the training loop outside the session's group. They wait for every rank of the process
     group, so training cannot go on without one."""
@@ -84,7 +90,7 @@ def other_collectives(model: DistributedDataParallel) -> list[str]:
 
 
 class FixedMembership:
-    """Why training waits for a silent rank instead of going on without it; false while there is no reason."""
+    """Why training cannot go on without a silent rank; false while there is no reason."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -99,7 +105,7 @@ class FixedMembership:
         self.reasons += new
         if new and self._rank == 0:
             _logger.warning(
-                "fixed membership: every step waits for all ranks, as with Gloo, because of collectives "
+                "fixed membership: training ends without a silent rank, as with Gloo, because of collectives "
                 "outside optireduce: %s",
                 "; ".join(new),
             )

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from .attach_checks import FixedMembership, check_arguments, other_collectives
+from .attach_checks import FixedMembership, check_arguments, other_collectives, trains_all
 from .attach_group import GroupExchange, store_of, timeout_of
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
@@ -60,8 +60,9 @@ def attach(
 
     With the ``optimizer`` that trains the model, steps that exclude too much are skipped on all ranks
     (``Config.skip_above``), and ``optimizer.step()`` after a failed backward pass raises the original error.
-    A rank that was silent for so long that it cannot replay what it missed then returns by a snapshot of the
-    others' training state; give :meth:`Session.keep` your scheduler and GradScaler.
+    A rank that was silent for so long that it cannot replay what it missed can then return by a snapshot of
+    the others' training state, if the loop uses ``session.batches`` or ``session.step``; give
+    :meth:`Session.keep` your scheduler and GradScaler.
 
     Buckets on a GPU are copied to the CPU and back, which waits for the GPU; this path has not been run on
     hardware.
@@ -100,7 +101,8 @@ class Session:
         )
         self._safeguard = Safeguard(config.skip_above, config.halt_after)
         try:
-            self._rejoin = Rejoin(self._transport, exchange, optimizer, self._safeguard, self._fixed)
+            trainer = optimizer if optimizer is not None and trains_all(model, optimizer) else None
+            self._rejoin = Rejoin(self._transport, exchange, trainer, self._safeguard, self._fixed)
         except BaseException:
             self._transport.close()
             raise
@@ -141,6 +143,7 @@ class Session:
     def step(self) -> int:
         """The group's training step: how many gradient exchanges were begun. It jumps when a snapshot brings
         this rank back."""
+        self._rejoin.follow()
         return self._steps.number
 
     @property
@@ -185,6 +188,7 @@ class Session:
             for batch in session.batches(loader):
                 ...
         """
+        self._rejoin.follow()
         return self._steps.batches(loader)
 
     def should_step(self) -> bool:

@@ -114,8 +114,8 @@ class GlooWatch:
             self._tell_engine(self._silence_seconds if waits else 0.0)
         if self._error is not None or not waits:
             return None
-        # What a rank has sent before it left may still be on its way.
-        return self._lost() or (self._left() if waited > self._silence_seconds else None)
+        # A rank that left may have sent all that is needed of it. Where it has not, Gloo says so itself.
+        return self._lost()
 
     def _tell_engine(self, limit_seconds: float) -> None:
         self._engine.watch_outside(limit_seconds)

@@ -98,7 +98,7 @@ class Membership:
 _TEXTS = {
     "removed": "was removed from the group, because it left or is silent",
     "returned": "has returned to the group",
-    "left behind": "was left behind by the group: it missed too much to return",
+    "left behind": "was left behind by the group: it missed too much to replay",
 }
 
 

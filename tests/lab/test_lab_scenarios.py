@@ -10,7 +10,7 @@ import pytest
 from labs import needs_a_lab
 
 from optireduce.cli import main
-from optireduce.lab import ENVIRONMENTS, Lab
+from optireduce.lab import ENVIRONMENTS, ON_TIME, Lab
 from optireduce.trials.training.outcome import Outcome
 from optireduce.trials.training.plan import TrainingPlan
 from optireduce.trials.training.run import run_training
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.slow
 
 
 @needs_a_lab
-@pytest.mark.parametrize("name", [name for name, found in ENVIRONMENTS.items() if not found.is_fault])
+@pytest.mark.parametrize(
+    "name", [name for name, found in ENVIRONMENTS.items() if not found.is_fault and found.late == ON_TIME]
+)
 def test_all_systems_take_turns_and_nothing_is_wrong(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,6 +38,11 @@ def test_all_systems_take_turns_and_nothing_is_wrong(
         assert row["unequal"] == 0 or row["system"] == "papers"
         assert row["cpu_seconds"] > 0
         assert row["sent_bytes"] > 2 * 2 / 3 * 384 * 1024 * 0.5, "less than half of what an all-reduce takes"
+
+
+def test_what_only_computing_notices_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "bench", "late"]) == 2
+    assert "is for training" in capsys.readouterr().err
 
 
 @needs_a_lab

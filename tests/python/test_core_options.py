@@ -10,8 +10,10 @@ from optireduce.connect import engine_options
 
 
 def core_fields() -> list[str]:
-    """Those that are settings: whether the membership is fixed follows from what a group is for."""
-    return [name for name in dir(_core.EngineOptions) if name[0] != "_" and name != "fixed_membership"]
+    """Those that are settings: whether the membership is fixed, and how often a process was restarted, follow
+    from what a group is for."""
+    no_settings = {"fixed_membership", "incarnation"}
+    return [name for name in dir(_core.EngineOptions) if name[0] != "_" and name not in no_settings]
 
 
 def test_defaults_of_config_are_the_core_s() -> None:

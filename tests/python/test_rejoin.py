@@ -25,13 +25,25 @@ CONFIG = Config(interface="lo")
 class Loop:
     """A training loop in a group of one, over a fake engine."""
 
-    def __init__(self, config: Config = CONFIG, with_optimizer: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        config: Config = CONFIG,
+        with_optimizer: bool = True,
+        follows: bool = True,
+        keeps: bool = True,
+        trains_all: bool = True,
+        **options: Any,
+    ) -> None:
         torch.manual_seed(0)
         self.model = DistributedDataParallel(nn.Linear(4, 4), **options)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+        trained = self.model.parameters() if trains_all else [self.model.module.weight]
+        self.optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9, weight_decay=0.1)
         self.session = attach(self.model, config, optimizer=self.optimizer if with_optimizer else None)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
-        self.session.keep(self.scheduler)
+        if keeps:
+            self.session.keep(self.scheduler)
+        if follows:
+            assert self.session.step == 0
 
     def forward(self) -> torch.Tensor:
         loss: torch.Tensor = self.model(torch.ones(1, 4)).sum()
@@ -221,6 +233,9 @@ def test_a_rank_that_only_replays_has_not_returned(monkeypatch: pytest.MonkeyPat
     ("options", "advice"),
     [
         ({"with_optimizer": False}, r"Give attach\(\) the optimizer on every rank"),
+        ({"trains_all": False}, r"one that trains all parameters"),
+        ({"follows": False}, r"session\.batches\(loader\) or session\.step"),
+        ({"keeps": False}, r"Give session\.keep\(\) the learning rate scheduler"),
         ({"find_unused_parameters": True}, r"collectives outside optireduce: find_unused_parameters"),
         ({"config": Config(interface="lo", delivery="best-effort")}, r'delivery = "carry"'),
     ],

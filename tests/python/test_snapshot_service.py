@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import struct
 import threading
@@ -386,6 +387,34 @@ def test_close_ends_connections_that_are_open(members: dict[int, Member]) -> Non
         members[1].close()
         assert threading.active_count() < before
     assert members[1].service.refused == 0
+
+
+def test_a_forked_child_that_closes_leaves_the_parent_s_service_open(members: dict[int, Member]) -> None:
+    if (child := os.fork()) == 0:
+        members[1].service.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with training(members):
+        assert_whole(fetch(members))
+
+
+def test_an_interrupted_return_ends_its_threads(
+    members: dict[int, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Returner, "_majority", interrupt)
+    with training(members), pytest.raises(KeyboardInterrupt):
+        fetch(members)
+
+
+def test_a_donor_that_never_captures_is_left_out(members: dict[int, Member]) -> None:
+    members[2].donor.capture = lambda step, boundary: Donor.capture(  # type: ignore[method-assign]
+        members[2].donor, step, lambda: None
+    )
+    with training(members):
+        assert_whole(fetch(members))
 
 
 def test_captures_that_nobody_fetches_are_forgotten(

@@ -54,6 +54,7 @@ class Rejoin:
         self._kept: list[Any] = []
         self._donor = Donor()
         self._is_behind = False
+        self._follows = False
         self._has_stepped = False
         self._discarded = 0
         self._attempts = 0
@@ -74,6 +75,17 @@ class Rejoin:
     def finish(self) -> None:
         """This rank is about to leave the group."""
         self._donor.stop("finished")
+        if self._is_behind:
+            _logger.warning(
+                "rank %d leaves the group although it was left behind: its parameters are older than those "
+                "of the others",
+                self._transport.rank,
+            )
+
+    def follow(self) -> None:
+        """The loop knows that steps can be jumped over. In any other loop a rank that returned would go on
+        after the others have ended, with calls that do not match theirs."""
+        self._follows = True
 
     def stats(self) -> dict[str, int]:
         """What was given and taken."""
@@ -102,6 +114,11 @@ class Rejoin:
         """What to tell the loop about an operation's error; None: nothing, because a snapshot will bring this
         rank back."""
         if isinstance(error, LeftBehind) and not self._advice():
+            if not self._is_behind:
+                _logger.warning(
+                    "rank %d was left behind: it discards its steps until it has a snapshot of the others",
+                    self._transport.rank,
+                )
             self._is_behind = True
             self._donor.stop("left behind")
             return None
@@ -146,7 +163,7 @@ class Rejoin:
         transport = self._transport
 
         def listen() -> int:
-            if not self._advice():
+            if exchange.size > 1 and not self._obstacle():
                 self._service = Service(
                     transport.addresses[exchange.rank], exchange.rank, exchange.size, self._donor
                 )
@@ -164,7 +181,24 @@ class Rejoin:
         return Peers(exchange.rank, key, {rank: (transport.addresses[rank], ports[rank]) for rank in others})
 
     def _advice(self) -> str:
-        """What would make a return possible; "": it is."""
+        """What would make a return of this rank possible; "": it is."""
+        return self._obstacle() or self._unready_loop()
+
+    def _unready_loop(self) -> str:
+        """Why the loop would not train alike after a return."""
+        if not self._follows:
+            return (
+                ". A rank can return by a snapshot in a loop that uses session.batches(loader) or "
+                "session.step, which jump with it, and session.keep(...) for its scheduler"
+            )
+        optimizer = None if self._optimizer is None else self._optimizer()
+        is_scheduled = optimizer is not None and hasattr(optimizer.step, "_wrapped_by_lr_sched")
+        if is_scheduled and not any(getattr(each, "optimizer", None) is optimizer for each in self._kept):
+            return ". Give session.keep() the learning rate scheduler: a rank can then return by a snapshot"
+        return ""
+
+    def _obstacle(self) -> str:
+        """Why no rank can return in this group; "": it can."""
         transport = self._transport
         if transport.size > _MOST_RANKS or transport.is_grid or transport.config.delivery != "carry":
             return (
@@ -178,8 +212,8 @@ class Rejoin:
             )
         if self._lacks_donors:
             return (
-                ". Give attach() the optimizer on every rank: a rank that is left behind then returns by a "
-                "snapshot"
+                ". Give attach() the optimizer on every rank, one that trains all parameters: a rank that is "
+                "left behind can then return by a snapshot"
             )
         return ""
 

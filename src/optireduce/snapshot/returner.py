@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from .channel import ChannelError
 from .requests import Peers, Refused
 from .state import Image, part_of
 
+_MOST_MARGIN = 63  # steps
+_MOST_FAILURES = 3  # of a donor, which is then left out
 _FIRST_MARGIN = 2  # steps between the newest member and the capture
 _RETRY_SECONDS = 0.1
 _MOST_DISAGREEMENTS = 3
@@ -61,17 +64,22 @@ class Returner:
         self._disagreements = 0
         self._trouble = "no member answers"  # the newest
         self._donors: list[int] = []  # of the newest attempt
+        self._failures: Counter[int] = Counter()  # captures that a rank did not make
+        self._stopped = False
 
     def fetch(self) -> Snapshot:
         """A snapshot. GroupFinished: every other rank has finished; LeftBehind: there was none in time."""
         with ThreadPoolExecutor(max(len(self._peers.doors), 1), "optireduce-return") as pool:
-            while True:
-                try:
-                    return self._attempt(pool.map)
-                except _Again as trouble:
-                    self._trouble = str(trouble)
-                self._check_time()
-                time.sleep(_RETRY_SECONDS)
+            try:
+                while True:
+                    try:
+                        return self._attempt(pool.map)
+                    except _Again as trouble:
+                        self._trouble = str(trouble)
+                    self._check_time()
+                    time.sleep(_RETRY_SECONDS)
+            finally:
+                self._stopped = True  # the pool waits for its threads, also after an interrupt
 
     def release(self) -> None:
         """Tell the donors that nobody needs their captures any more; a new request replaces them, too."""
@@ -133,7 +141,10 @@ class Returner:
         """The donors that have the state that most have."""
         missing = [rank for rank, answer in answers.items() if answer is None]
         if missing:
-            self._margin = 2 * self._margin + 1  # odd and even, for loops with two exchanges in a step
+            # Odd and even, for loops with two exchanges in a step.
+            self._margin = min(2 * self._margin + 1, _MOST_MARGIN)
+            self._failures.update(missing)
+            self._odd |= {rank for rank in missing if self._failures[rank] >= _MOST_FAILURES}
             raise _Again(f"rank {_names(missing)} could not capture its state")
         by_state: dict[tuple[Any, ...], list[int]] = {}
         for rank, answer in answers.items():
@@ -200,6 +211,8 @@ class Returner:
             raise _Again(f"rank {rank} has forgotten its part of the snapshot")
 
     def _check_time(self) -> None:
+        if self._stopped:
+            raise _Again("nobody waits for this snapshot any more")
         if time.monotonic() >= self._deadline:
             raise LeftBehind(
                 f"this rank was left behind, and no snapshot of the others came within "

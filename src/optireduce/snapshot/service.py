@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -44,6 +45,7 @@ class Service:
         self._most = size * _CONNECTIONS_FOR_EACH_RANK + _CONNECTIONS_FOR_STRANGERS
         self._open: dict[threading.Thread, socket.socket] = {}
         self._closed = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._accept, name="optireduce-snapshot", daemon=True)
 
     def begin(self, key: bytes) -> None:
@@ -52,7 +54,11 @@ class Service:
         self._thread.start()
 
     def close(self) -> None:
-        """Return when all threads are gone. May be repeated."""
+        """Return when all threads are gone. May be repeated. A forked child only lets go of its copy of the
+        socket: to shut it down would end the parent's service, and the threads and locks are the parent's."""
+        if os.getpid() != self._process:
+            self._listener.close()
+            return
         with self._lock:
             self._closed = True
             open_now = dict(self._open)
@@ -88,7 +94,12 @@ class Service:
                 connection.close()
                 return
             self._open[thread] = connection
-        thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads: it asks again
+                del self._open[thread]
+                self.refused += 1
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
