@@ -225,10 +225,8 @@ class Session:
         self._require_open()
         model = self._require_model()
         means = means_of_residuals(self._streams, self.all_reduce_async)
-        self._verdict = (
-            self._steps.number - 1,
-            True,
-        )  # an optimizer step that follows is not one of training
+        # An optimizer step that follows is not one of training.
+        self._verdict = (self._steps.number - 1, True)
         is_any = make_gradients(model, means)
         if optimizer is not None:
             if is_any:
