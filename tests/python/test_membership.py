@@ -71,7 +71,7 @@ def test_the_log_says_it_in_words(monkeypatch: pytest.MonkeyPatch, caplog: pytes
     assert [record.getMessage() for record in caplog.records] == [
         "rank 2 was removed from the group, because it left or is silent (view 1, from operation 117 on)",
         "rank 2 has returned to the group (view 2, from operation 140 on)",
-        "rank 0 was left behind by the group: it missed too much to return (view 3, from operation 150 on)",
+        "rank 0 was left behind by the group: it missed too much to replay (view 3, from operation 150 on)",
     ]
 
 
