@@ -224,7 +224,9 @@ class Session:
         """
         self._require_open()
         model = self._require_model()
-        means = means_of_residuals(self._streams, self.all_reduce_async)
+        means = means_of_residuals(
+            self._streams, self.all_reduce_async, lambda: self._transport.rank_lost is None
+        )
         # An optimizer step that follows is not one of training.
         self._verdict = (self._steps.number - 1, True)
         is_any = make_gradients(model, means)

@@ -13,9 +13,11 @@ from .streams import Layout, Streams
 Means = list[tuple[Layout, torch.Tensor]]
 
 
-def means_of_residuals(streams: Streams, all_reduce: Callable[[torch.Tensor], Handle]) -> Means:
+def means_of_residuals(
+    streams: Streams, all_reduce: Callable[[torch.Tensor], Handle], may_go_on: Callable[[], bool]
+) -> Means:
     """Of every stream. A rank that is lost meanwhile fails the same operations on all others: these are
-    repeated without it."""
+    repeated without it, if the others ``may_go_on``."""
     means = []
     waiting = list(streams.take_all())
     while waiting:
@@ -27,6 +29,8 @@ def means_of_residuals(streams: Streams, all_reduce: Callable[[torch.Tensor], Ha
                 handle.wait()
                 means.append((layout, mean))
             except RankLostError:
+                if not may_go_on():
+                    raise
                 waiting.append((layout, residual))
     return means
 

@@ -394,19 +394,20 @@ def test_a_forked_child_that_closes_leaves_the_parent_s_service_open(members: di
         members[1].service.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    with training(members):
-        assert_whole(fetch(members))
+    assert peers_of(members).ask(1, {"ask": "step"})["standing"] == "training"
 
 
 def test_an_interrupted_return_ends_its_threads(
     members: dict[int, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: Any) -> None:
+    def interrupt(returner: Returner, in_parallel: Any) -> None:
+        order = {"ask": "capture", "step": 10**9, "part": 0, "parts": 1, "pause": False}
+        in_parallel(returner._captured, members, [order] * len(members))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Returner, "_majority", interrupt)
-    with training(members), pytest.raises(KeyboardInterrupt):
-        fetch(members)
+    monkeypatch.setattr(Returner, "_attempt", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(members, seconds=10_000.0)
 
 
 def test_a_donor_that_never_captures_is_left_out(members: dict[int, Member]) -> None:
