@@ -11,36 +11,16 @@ namespace {
   throw std::invalid_argument(what);
 }
 
-/// Every port draws from its own stream, so that foreign packets do not change what else happens by chance.
-std::uint64_t port_seed(std::uint64_t seed, Rank rank) {
-  return Random(seed ^ (0xb10c'0000'0000'0000u + rank)).next();
-}
-
-std::vector<Background> backgrounds_of(Rank rank, const std::vector<Background>& all) {
-  std::vector<Background> mine;
-  for (const Background& background : all) {
-    if (background.rank == rank) mine.push_back(background);
-  }
-  return mine;
-}
-
 }  // namespace
 
 Network::Network(SimOptions options)
-    : options_(checked(std::move(options))),
-      random_(options_.seed),
-      forced_loss_(options_),
-      now_(options_.begin),
-      links_(std::size_t{options_.ranks} * options_.ranks) {
+    : options_(checked(std::move(options))), random_(options_.seed), now_(options_.begin) {
   GroupConfig config = options_.protocol;
   config.size = options_.ranks;
   for (Rank rank = 0; rank < options_.ranks; ++rank) {
     config.rank = rank;
     config.seal = seal_of(options_, rank);
     nodes_.push_back(std::make_unique<Node>(config, options_));
-    egress_.push_back({egress_of(options_, rank), {}});
-    ingress_.emplace_back(ingress_of(options_, rank), backgrounds_of(rank, options_.backgrounds),
-                          port_seed(options_.seed, rank));
   }
   for (const Crash& crash : options_.crashes) events_.add(crash.at, EventKind::Crash, crash.rank);
   for (const Restart& restart : options_.restarts) events_.add(restart.at, EventKind::Restart, restart.rank);
@@ -179,8 +159,15 @@ bool Network::postpone(const Event& event) {
   return true;
 }
 
+/// All packets of a delivery have come to the ingress port.
+void Network::enter(const Event& event) {
+  const Delivery& delivery = fabric_.enter(now_, event);
+  note(EventKind::Enter, event.rank, delivery.from, delivery.mask);
+  fabric_.pass(event);
+}
+
 void Network::arrive(const Event& event) {
-  Delivery delivery = deliveries_.take(event.index);
+  Delivery delivery = fabric_.take(event);
   note(EventKind::Arrive, event.rank, delivery.from, delivery.mask, delivery.first());
   Node& node = *nodes_[event.rank];
   if (node.crashed()) {
@@ -292,7 +279,7 @@ void Network::pump(Rank rank) {
   const Time shown = node.clock(now_);
   for (transmit_.clear(); node.group().poll_transmit(shown, transmit_); transmit_.clear()) {
     count_event();
-    send(rank, transmit_);
+    fabric_.send(now_, rank, transmit_);
   }
   collect_completions(rank);
   arm_timer(rank);

@@ -10,20 +10,17 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operation/call.h"
 #include "sim/counters.h"
 #include "sim/event_queue.h"
-#include "sim/forced_loss.h"
-#include "sim/ingress_port.h"
-#include "sim/link.h"
+#include "sim/fabric.h"
 #include "sim/node.h"
 #include "sim/options.h"
 #include "sim/random.h"
-#include "sim/serialiser.h"
 #include "sim/trace.h"
-#include "sim/wire.h"
 #include "stage/bucket.h"
 #include "wire/packet.h"
 
@@ -82,7 +79,9 @@ class Network {
   void restore(Rank rank, const Position& position, std::uint64_t step);
 
   /// Somebody sends this packet in the name of `from`; it arrives a link's delay from now.
-  void inject(Rank from, Rank to, std::vector<std::byte> packet);
+  void inject(Rank from, Rank to, std::vector<std::byte> packet) {
+    fabric_.inject(now_, from, to, std::move(packet));
+  }
 
   Time now() const { return now_; }
   Rank ranks() const { return options_.ranks; }
@@ -102,11 +101,6 @@ class Network {
     std::size_t missing = 0;  // reports
   };
 
-  struct EgressPort {
-    PortOptions options;
-    Serialiser serialiser;
-  };
-
   // Events.
   void check_calls() const;
   void schedule_calls();
@@ -115,6 +109,7 @@ class Network {
   bool step(Time until);
   void dispatch(const Event& event);
   bool postpone(const Event& event);
+  void enter(const Event& event);
   void arrive(const Event& event);
   void wake(Rank rank);
   void call(const Event& event);
@@ -131,33 +126,14 @@ class Network {
   void call_next(Rank rank, std::size_t index);
   void arm_timer(Rank rank);
 
-  // Sending: host, egress port, link, ingress port.
-  void send(Rank from, const Transmit& transmit);
-  void send_to_group(Rank from, const std::shared_ptr<const WireBatch>& batch);
-  void leave_host(Rank from, const WireBatch& batch);
-  void send_batch(Rank from, Rank to, const std::shared_ptr<const WireBatch>& batch);
-  void send_hostile(Rank from, Rank to, const WireBatch& batch, const LinkOptions& link);
-  std::optional<Time> pass_link(Rank from, Rank to, std::optional<Time> left_host, std::size_t bytes,
-                                bool& spike);
-  std::optional<Time> pass_egress(Rank from, std::size_t bytes);
-  void deliver(Time at, Rank to, Delivery delivery);
-  void deliver_each(std::span<const Time> arrivals, Rank to, Delivery delivery);
-  void enter(const Event& event);
-
   SimOptions options_;
   Random random_;
-  ForcedLoss forced_loss_;
   Time now_;
   EventQueue events_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<Link> links_;                      // by from * ranks + to
-  std::vector<EgressPort> egress_;               // by rank
-  std::vector<IngressPort> ingress_;             // by rank
-  DeliverySlots deliveries_;                     // of Arrive and Enter events
-  std::vector<std::optional<Time>> departures_;  // scratch: of the packets of a batch, from their host
-  std::vector<Time> arrivals_;                   // scratch: of the packets of a coalesced batch
   Transmit transmit_;
   Counters counters_;
+  Fabric fabric_{{options_, nodes_, random_, events_, counters_}};  // after what it refers to
   TraceHash trace_;
   CurrentRun run_;
   std::deque<std::function<void()>> acts_;  // of Act events
