@@ -69,7 +69,10 @@ void bind_port(nb::module_& m) {
   nb::class_<PortOptions>(m, "PortOptions")
       .def(nb::init<>())
       .def_rw("bits_per_second", &PortOptions::bits_per_second)
-      .def_rw("queue_bytes", &PortOptions::queue_bytes);
+      .def_rw("queue_bytes", &PortOptions::queue_bytes)
+      .def_rw("burst_bytes", &PortOptions::burst_bytes)
+      .def_rw("policer", &PortOptions::policer)
+      .def_rw("whole_batches", &PortOptions::whole_batches);
 }
 
 ForcedLossOptions::Pattern loss_pattern(const std::string& name) {

@@ -170,11 +170,44 @@ class CongestionLimit {
   bool wanted_more_ = false;
 };
 
+/// How many packets may be sent by one call. Queues that count bytes drop a batch whole where it does not
+/// fit: so where a larger share is lost than noise explains, batches become smaller.
+class BatchLimit {
+ public:
+  BatchLimit() = default;
+  explicit BatchLimit(std::uint32_t most) : most_(most), packets_(most) {}
+
+  std::uint32_t packets() const { return packets_; }
+  void on_sent(std::uint32_t packets) {
+    sent_ += packets;
+    if (++batches_ < kTrial) return;
+    if (lost_ * kNoise < sent_) packets_ = std::min(packets_ * 2, most_);
+    begin_trial();
+  }
+  /// So many packets are lost; batches had `used`.
+  void on_loss(std::uint32_t packets, std::uint32_t used) {
+    lost_ += packets;
+    if (lost_ < 2 * used || lost_ * kTooMany < sent_) return;
+    packets_ = std::max<std::uint32_t>(used / 2, 1);
+    begin_trial();
+  }
+
+ private:
+  static constexpr std::uint32_t kTrial = 64;   // batches after which larger ones are tried,
+  static constexpr std::uint32_t kNoise = 32;   // if less than one packet in so many was lost
+  static constexpr std::uint32_t kTooMany = 8;  // one packet in so many is lost: smaller ones at once
+
+  void begin_trial() { sent_ = lost_ = batches_ = 0; }
+
+  std::uint32_t most_ = 1, packets_ = 1;
+  std::uint32_t sent_ = 0, lost_ = 0, batches_ = 0;  // since the last change or trial
+};
+
 class SendWindow {
  public:
   SendWindow() = default;
   SendWindow(const WindowBounds& bounds, std::uint32_t payload_bytes, std::uint32_t chunk_packets)
-      : limit_(bounds, payload_bytes), payload_bytes_(payload_bytes), chunk_packets_(chunk_packets) {}
+      : limit_(bounds, payload_bytes), payload_bytes_(payload_bytes), batch_(chunk_packets) {}
 
   /// The largest batch worth sending at once: half a window must be free to send into while the other is
   /// under way. On slow links less: a full queue has no room for large ones, which travel as one, and drops
@@ -184,7 +217,7 @@ class SendWindow {
     const std::size_t packets = limit() / payload_bytes_;
     const bool slow = limit() <= limit_.bounds().shallow;
     const std::size_t batch = slow ? std::min(std::max(packets / 4, kFewPackets), packets / 2) : packets / 2;
-    return static_cast<std::uint32_t>(std::clamp<std::size_t>(batch, 1, chunk_packets_));
+    return static_cast<std::uint32_t>(std::clamp<std::size_t>(batch, 1, batch_.packets()));
   }
 
   /// A batch goes whole or not at all; one is always allowed when nothing is under way.
@@ -205,6 +238,7 @@ class SendWindow {
 
   void on_sent(Stage stage, std::uint32_t timestamp, std::size_t bytes, bool resent) {
     ledger(stage).add(timestamp, bytes);
+    batch_.on_sent(static_cast<std::uint32_t>((bytes + payload_bytes_ - 1) / payload_bytes_));
     if (stage == Stage::Contributions && !resent) unreturned_.add(timestamp, bytes);
   }
   /// The peer takes so many of `senders` senders at once (0: all of them). What fits a shallow switch fits it
@@ -229,7 +263,10 @@ class SendWindow {
     limit_.on_round_trip(now, rtt, held_back_);
     held_back_ = false;
   }
-  void on_loss(Time now) { limit_.on_loss(now); }
+  void on_loss(Time now, std::uint32_t packets) {
+    limit_.on_loss(now);
+    batch_.on_loss(packets, batch_packets());
+  }
   /// Nothing came back for long: all of it is lost.
   void on_silence(Time now) {
     for (ByteLedger& under_way : under_way_) under_way.clear();
@@ -254,7 +291,7 @@ class SendWindow {
   std::array<ByteLedger, 2> under_way_;  // by stage
   ByteLedger unreturned_;
   std::uint32_t payload_bytes_ = 1;
-  std::uint32_t chunk_packets_ = 1;
+  BatchLimit batch_;
   bool held_back_ = false;
   double incast_share_ = 1.0;
 };

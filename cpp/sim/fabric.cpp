@@ -65,14 +65,20 @@ void Fabric::leave_host(Rank from, const WireBatch& batch) {
   around_.counters.sent += batch.packets;
   around_.counters.sent_bytes += batch.bytes.size();
   departures_.clear();
+  if (egress_[from].options.whole_batches) {
+    const std::size_t overhead = batch.packets * kWireOverheadBytes;
+    departures_.assign(batch.packets, pass_egress(from, batch.bytes.size() + overhead));
+    return;
+  }
   for (std::uint32_t i = 0; i < batch.packets; ++i)
-    departures_.push_back(pass_egress(from, batch.length_of(i)));
+    departures_.push_back(pass_egress(from, batch.length_of(i) + kWireOverheadBytes));
 }
 
 /// What has left its host, to one rank.
 void Fabric::send_batch(Rank from, Rank to, const std::shared_ptr<const WireBatch>& batch) {
   const LinkOptions& options = link_of(around_.options, from, to);
-  const bool coalesced = around_.random.chance(around_.options.coalesce);
+  const bool chosen = around_.random.chance(around_.options.coalesce);
+  const bool coalesced = chosen || ingress_[to].takes_whole_batches();
   const Duration batch_jitter = around_.random.duration_up_to(options.jitter);
   bool spike = around_.random.chance(options.spike);
   Delivery together{batch, 0, from, true};
@@ -124,11 +130,10 @@ std::optional<Time> Fabric::pass_link(Rank from, Rank to, std::optional<Time> le
   return passed;
 }
 
-std::optional<Time> Fabric::pass_egress(Rank from, std::size_t bytes) {
+std::optional<Time> Fabric::pass_egress(Rank from, std::size_t wire_bytes) {
   EgressPort& port = egress_[from];
-  const double rate = port.options.bits_per_second;
-  if (rate <= 0) return now_;
-  return port.serialiser.pass(now_, bytes + kWireOverheadBytes, rate, port.options.queue_bytes);
+  if (port.options.bits_per_second <= 0) return now_;
+  return port.serialiser.pass(now_, wire_bytes, port.options);
 }
 
 /// Strangers are somewhere in the network: only the ingress port is before them.
@@ -162,8 +167,10 @@ void Fabric::deliver_each(std::span<const Time> arrivals, Rank to, Delivery deli
   IngressPort& port = ingress_[to];
   if (!port.limited()) return around_.events.add(arrivals.back(), EventKind::Arrive, to, slot);
   const Delivery& waiting = deliveries_[slot];
-  std::uint64_t left = waiting.mask;
+  std::uint64_t left = port.takes_whole_batches() ? 0 : waiting.mask;
+  if (port.takes_whole_batches()) port.expect_all(arrivals.back(), waiting, slot);
   for (const Time at : arrivals) {
+    if (left == 0) break;
     const auto packet = static_cast<std::uint32_t>(std::countr_zero(left));
     left &= left - 1;
     port.expect(at, waiting.batch->length_of(packet), slot, packet);
@@ -177,7 +184,7 @@ const Delivery& Fabric::enter(Time now, const Event& event) {
     if (passage->left) {
       delivery.left = *passage->left;
     } else {
-      delivery.mask &= ~(std::uint64_t{1} << passage->packet);
+      delivery.mask &= passage->packet == Passage::kAll ? 0 : ~(std::uint64_t{1} << passage->packet);
     }
   }
   return deliveries_[event.index];

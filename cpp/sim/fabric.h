@@ -59,7 +59,7 @@ class Fabric {
   void send_hostile(Rank from, Rank to, const WireBatch& batch, const LinkOptions& link);
   std::optional<Time> pass_link(Rank from, Rank to, std::optional<Time> left_host, std::size_t bytes,
                                 bool& spike);
-  std::optional<Time> pass_egress(Rank from, std::size_t bytes);
+  std::optional<Time> pass_egress(Rank from, std::size_t wire_bytes);
   void deliver(Time at, Rank to, Delivery delivery);
   void deliver_each(std::span<const Time> arrivals, Rank to, Delivery delivery);
 

@@ -20,13 +20,18 @@ void IngressPort::expect(Time at, std::size_t bytes, std::uint32_t slot, std::ui
   packets_.push({at, next_sequence_++, bytes + kWireOverheadBytes, slot, packet});
 }
 
+void IngressPort::expect_all(Time at, const Delivery& delivery, std::uint32_t slot) {
+  const std::size_t wire_bytes = delivery.bytes() + delivery.packets() * kWireOverheadBytes;
+  packets_.push({at, next_sequence_++, wire_bytes, slot, Passage::kAll, delivery.packets()});
+}
+
 std::optional<Passage> IngressPort::next(Time now, Counters& counters) {
   if (packets_.empty() || packets_.top().at > now) return std::nullopt;
   const Packet packet = packets_.top();
   packets_.pop();
   pass_foreign(packet.at, counters);
   const auto left = pass(packet.at, packet.wire_bytes);
-  if (!left) ++counters.queue_dropped;
+  if (!left) counters.queue_dropped += packet.packets;
   return Passage{packet.slot, packet.packet, left};
 }
 
@@ -48,7 +53,7 @@ void IngressPort::pass_foreign(Time until, Counters& counters) {
 }
 
 std::optional<Time> IngressPort::pass(Time at, std::size_t wire_bytes) {
-  return serialiser_.pass(at, wire_bytes, options_.bits_per_second, options_.queue_bytes);
+  return serialiser_.pass(at, wire_bytes, options_);
 }
 
 }  // namespace optireduce::sim

@@ -12,13 +12,16 @@
 #include "sim/options.h"
 #include "sim/random.h"
 #include "sim/serialiser.h"
+#include "sim/wire.h"
 
 namespace optireduce::sim {
 
 /// What became of one packet at a port.
 struct Passage {
+  static constexpr std::uint32_t kAll = ~std::uint32_t{0};  // packets of the slot
+
   std::uint32_t slot = 0;    // as given to expect()
-  std::uint32_t packet = 0;  // as given to expect()
+  std::uint32_t packet = 0;  // as given to expect(), or kAll
   std::optional<Time> left;  // nothing: the queue had no room
 };
 
@@ -30,9 +33,12 @@ class IngressPort {
 
   /// Without a rate there is nothing to share, and no packet should come here.
   bool limited() const { return options_.bits_per_second > 0; }
+  bool takes_whole_batches() const { return options_.whole_batches; }
 
   /// A packet will come at `at`, which must not be before what next() was asked for.
   void expect(Time at, std::size_t bytes, std::uint32_t slot, std::uint32_t packet);
+  /// All packets of a delivery come at once, and share their fate.
+  void expect_all(Time at, const Delivery& delivery, std::uint32_t slot);
 
   /// The fate of the next packet that has come by now; nothing if there is no other.
   std::optional<Passage> next(Time now, Counters& counters);
@@ -44,6 +50,7 @@ class IngressPort {
     std::size_t wire_bytes = 0;
     std::uint32_t slot = 0;
     std::uint32_t packet = 0;
+    std::uint32_t packets = 1;
   };
   /// A packet in every interval, at a random place in it: exactly even spacing would, at a full queue, let
   /// always the same sender find room.

@@ -5,7 +5,7 @@ namespace optireduce::sim {
 std::optional<Time> Link::serialise(Time now, std::size_t bytes, const LinkOptions& options) {
   if (options.bits_per_second <= 0) return std::max(now, stalled_until_);
   const auto passed =
-      serialiser_.pass(now, bytes + kWireOverheadBytes, options.bits_per_second, options.queue_bytes);
+      serialiser_.pass(now, bytes + kWireOverheadBytes, {options.bits_per_second, options.queue_bytes});
   if (!passed) return std::nullopt;
   return std::max(*passed, stalled_until_);
 }

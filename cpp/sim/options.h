@@ -37,6 +37,11 @@ struct LinkOptions {
 struct PortOptions {
   double bits_per_second = 0;   // 0: unlimited, there is no port
   std::size_t queue_bytes = 0;  // waiting for the port; beyond it packets are dropped. 0: no limit
+  std::size_t burst_bytes = 0;  // a token bucket: so much passes at once after a pause
+  bool policer = false;         // what cannot pass at once is dropped; nothing waits
+  /// A batch that was sent by one call passes, waits and is dropped as one, as the kernel's queues do with it
+  /// until it is on a wire.
+  bool whole_batches = false;
 };
 
 /// In [begin, end) others send so much through a rank's ingress port, whether or not it has room.

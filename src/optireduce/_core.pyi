@@ -197,6 +197,9 @@ class PortOptions:
 
     bits_per_second: float  # 0: unlimited
     queue_bytes: int  # 0: no limit
+    burst_bytes: int
+    policer: bool
+    whole_batches: bool
     def __init__(self) -> None: ...
 
 class SimulationOptions:

@@ -159,6 +159,43 @@ TEST(a_full_port_drops_and_nothing_is_wrong) {
   }
 }
 
+TEST(a_token_bucket_is_ahead_of_its_rate_by_its_burst) {
+  sim::Serialiser port;
+  const sim::PortOptions options{.bits_per_second = 8e6, .burst_bytes = 10'000};  // 1 byte in 1 us
+  const Time now = Time{} + Duration::millis(100);
+  CHECK(port.pass(now, 10'000, options) == now);
+  CHECK(port.pass(now, 1'000, options) == now + Duration::micros(1'000));
+  const Time later = now + Duration::micros(6'000);  // 5,000 tokens
+  CHECK(port.pass(later, 6'000, options) == later + Duration::micros(1'000));
+}
+
+TEST(a_policer_drops_what_cannot_pass_at_once) {
+  sim::Serialiser port;
+  const sim::PortOptions options{.bits_per_second = 8e6, .burst_bytes = 10'000, .policer = true};
+  const Time now = Time{} + Duration::millis(100);
+  CHECK(port.pass(now, 9'000, options) == now);
+  CHECK(!port.pass(now, 1'001, options));
+  CHECK(port.pass(now, 1'000, options) == now);
+}
+
+TEST(a_batch_that_does_not_fit_is_dropped_whole_where_a_port_takes_whole_batches) {
+  sim::SimOptions in;
+  in.ranks = 2;
+  in.ingress = {.bits_per_second = 1e9, .queue_bytes = 6'000, .whole_batches = true};
+  sim::SimOptions out = in;
+  std::swap(out.ingress, out.egress);
+  for (const sim::SimOptions& options : {in, out}) {
+    Case test(options);
+    test.add(floats(30'000));
+    test.run();
+    CHECK_EXACT(test);
+    const sim::Counters& counters = test.network().counters();
+    CHECK(counters.queue_dropped > 0);
+    CHECK(test.network().settle(Duration::millis(1'000)));
+    CHECK_EQ(counters.sent, counters.delivered + counters.queue_dropped);
+  }
+}
+
 TEST(background_slows_an_operation_down) {
   sim::SimOptions options;
   options.ranks = 3;

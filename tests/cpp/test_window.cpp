@@ -212,4 +212,29 @@ TEST(incast_halves_under_heavy_loss_and_recovers_by_one) {
   CHECK_EQ(incast.value(), 8u);
 }
 
+TEST(batches_are_halved_by_loss_that_no_noise_explains_and_grow_again) {
+  BatchLimit limit(40);
+  const auto send = [&](int batches) {
+    for (int i = 0; i < batches; ++i) limit.on_sent(limit.packets());
+  };
+  send(10);
+  limit.on_loss(4, limit.packets());  // 1 %
+  CHECK_EQ(limit.packets(), 40u);
+  limit.on_loss(79, limit.packets());  // much, and two batches
+  CHECK_EQ(limit.packets(), 20u);
+  send(1);
+  limit.on_loss(39, limit.packets());  // less than two batches: it may be one that was lost by chance
+  CHECK_EQ(limit.packets(), 20u);
+  limit.on_loss(1, limit.packets());
+  CHECK_EQ(limit.packets(), 10u);
+  for (int i = 0; i < 10; ++i) limit.on_loss(1000, limit.packets());
+  CHECK_EQ(limit.packets(), 1u);
+  send(63);
+  CHECK_EQ(limit.packets(), 1u);
+  send(1);
+  CHECK_EQ(limit.packets(), 2u);
+  send(2000);
+  CHECK_EQ(limit.packets(), 40u);
+}
+
 RUN_TESTS()

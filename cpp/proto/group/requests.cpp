@@ -1,6 +1,7 @@
 #include "group/requests.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace optireduce {
@@ -80,7 +81,8 @@ void Requests::handle(Time now, const ReceivedRun& run) {
     return core_.tell_abstention(*operation, from);
   const auto min_age = static_cast<std::uint32_t>(core_.repair_timers(from).retry.ns / 1000);
   const RequestContext context{operation->place_of(from), from, body->newest, as_timestamp(now), min_age};
-  bool lost = false;
+  SendWindow& window = core_.peers[from].window;
+  std::uint32_t lost = 0;
   for (const RequestEntry& entry : body->entries) {
     const std::uint64_t packets =
         operation->exchange().to_repair(body->wanted, run.header.shard, entry, context);
@@ -89,9 +91,9 @@ void Requests::handle(Time now, const ReceivedRun& run) {
     const Repair repair{body->wanted, run.header.scope, run.operation, from, run.header.shard, entry.chunk};
     const RepairKey key{contribution, repair.operation, repair.scope, from, repair.shard, repair.chunk};
     core_.repairs.try_emplace(key, repair).first->second.packets |= packets;
-    lost = true;
+    lost += static_cast<std::uint32_t>(std::popcount(packets));
   }
-  if (lost && !operation->finished()) core_.peers[from].window.on_loss(now);
+  if (lost != 0 && !operation->finished()) window.on_loss(now, lost);
 }
 
 }  // namespace optireduce

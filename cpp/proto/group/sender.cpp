@@ -54,7 +54,8 @@ bool Sender::transmit_repair(Time now, Transmit& out) {
       continue;
     }
     Peer& peer = core_.peers[repair.to];
-    batch_.packets = std::min(batch_.packets, peer.window.batch_packets());
+    // What was lost in one piece may have been too large for a queue on the way, which drops batches whole.
+    batch_.packets = std::min((batch_.packets + 1) / 2, peer.window.batch_packets());
     if (!peer.window.admits_repair(batch_.stage(), batch_.bytes())) {
       note_held_back(now, peer);
       ++next;

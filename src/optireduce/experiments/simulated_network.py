@@ -43,6 +43,12 @@ class Port:
     """0: unlimited, there is no port."""
     queue_bytes: int = 0
     """Bytes that may wait for the port; more are dropped. 0: no limit."""
+    burst_bytes: int = 0
+    """A token bucket: so much passes at once after a pause."""
+    policer: bool = False
+    """What cannot pass at once is dropped; nothing waits."""
+    whole_batches: bool = False
+    """A batch of packets that was sent by one call passes, waits and is dropped as one."""
 
 
 class Background(NamedTuple):
