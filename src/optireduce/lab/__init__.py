@@ -16,13 +16,14 @@ from .environments import (
     require_tools,
 )
 from .errors import LabError
-from .lab import Lab
+from .lab import SWITCH_QUEUE, Lab
 from .lateness import ON_TIME, Lateness
 from .shaping import Link, Queue
 
 __all__ = [
     "ENVIRONMENTS",
     "ON_TIME",
+    "SWITCH_QUEUE",
     "Environment",
     "Lab",
     "LabError",

@@ -27,6 +27,7 @@ _MOST_HOSTS = 200
 _PREFIX = "10.213.78"
 _NEIGHBOUR_ADDRESS = f"{_PREFIX}.254"
 _FORWARDING, _DISABLED = "3", "0"  # states of a bridge port
+SWITCH_QUEUE = "256k"  # of a port of a small switch
 _RUN_SECONDS = 60.0
 
 
@@ -45,7 +46,7 @@ class Lab:
         self,
         hosts: int = 4,
         rate: str | None = "200mbit",
-        switch_queue: str = "256k",
+        switch_queue: str = SWITCH_QUEUE,
         host_queue: str = "1m",
         burst: str = "64k",
         congestion_control: str = "cubic",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from ...errors import OptiReduceError
-from ...lab import Environment, Lab, disturb
+from ...lab import SWITCH_QUEUE, Environment, Lab, disturb
 from ...lab.shaping import bits_per_second
 from ...trials.allreduce.comparison import compare, figures, limit_seconds
 from ...trials.allreduce.faults import aftermath, provoke
@@ -52,11 +52,14 @@ class Request:
     offload: bool
     seed: int
     egress: str | None = None
+    switch_queue: str = SWITCH_QUEUE
 
     def title(self) -> str:
         """Above the results."""
         packets = "" if self.offload else ", single packets"
         links = (self.rate or "unshaped") + (f", sending {self.egress}" if self.egress else "")
+        if self.switch_queue != SWITCH_QUEUE:
+            links += f" with {self.switch_queue} of queue"
         size = format_size(self.plan.size)
         ranks = f" with {self.plan.per_host} ranks each" if self.plan.per_host > 1 else ""
         return f"{self.environment.name}: {self.plan.hosts} hosts{ranks}, {links}, {size}{packets}"
@@ -82,6 +85,9 @@ def bench(
     egress: Annotated[
         str | None, typer.Option(help="Of what hosts send, where it is slower than --rate.")
     ] = None,
+    switch_queue: Annotated[
+        str, typer.Option(help="Bytes that may wait at each switch port, e.g. 48k.")
+    ] = SWITCH_QUEUE,
     size: Size = "4M",
     iterations: Annotated[int, typer.Option(min=2, help="Timed operations of each system.")] = 100,
     block: Annotated[int, typer.Option(min=1, help="Operations of one system in a row.")] = 10,
@@ -122,9 +128,11 @@ def bench(
     plan = Plan(competitors, hosts, chosen_size(size, ranks), iterations, block, warmup, per_host=per_host)
     chosen, line = recall(chosen, Scope(hosts, chosen_rate(rate), plan.size))
     say_environment(chosen, line)
-    request = Request(plan, chosen, chosen_rate(rate), offload, seed, egress)
+    request = Request(plan, chosen, chosen_rate(rate), offload, seed, egress, switch_queue)
     try:
-        with Lab(hosts=hosts, rate=request.rate, offload=offload, egress_rate=egress) as lab:
+        with Lab(
+            hosts=hosts, rate=request.rate, offload=offload, egress_rate=egress, switch_queue=switch_queue
+        ) as lab:
             result = (_run_fault if chosen.is_fault else _run_comparison)(lab, request)
     except (OptiReduceError, RankFailed) as error:
         raise CommandFailed(str(error)) from error
