@@ -25,7 +25,7 @@ struct Decisions {
     std::iota(values.begin(), values.end(), 1.0F);
     for (Peer& peer : peers) peer.window = SendWindow({1 << 20, 1 << 20, 1 << 20}, kPayload, 64);
     exchange.bucket().begin(reinterpret_cast<std::byte*>(values.data()), {});
-    exchange.scatter().begin(1, exchange.bucket());
+    exchange.scatter().begin(Weights(1), exchange.bucket());
     exchange.scatter().close(exchange.bucket());
   }
 
