@@ -1,5 +1,5 @@
-"""All-reduces that name a stream: with ``Config(bounded="all")`` nobody waits for a late rank, and what was late
-is in its next call."""
+"""All-reduces that name a stream: with ``Config(bounded="all")`` nobody waits for a late rank, and what was
+late is in its next call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from optireduce.dtypes import DTYPES
 
 ALL = replace(LOOPBACK, bounded="all")
 RANKS, LATE = 3, 2
-ELEMENTS = 40_000
+ELEMENTS, OTHERS = 40_000, 20_000  # so many that every rank owns a part, and learns what is usual
 WARM_UP = 20  # calls after which owners know what is usual
 
 
@@ -175,7 +175,7 @@ def own_gradients(rank: int, size: int, directory: str) -> tuple[list[float], li
     with process_group("optireduce", rank, size, directory, config=config) as group:
 
         def reduce(value: float, exact: bool = False) -> torch.Tensor:
-            gradients = [torch.full((ELEMENTS,), value), torch.full((100,), value, dtype=torch.float64)]
+            gradients = [torch.full((ELEMENTS,), value), torch.full((OTHERS,), value, dtype=torch.float64)]
             with optireduce.stream("gradients", exact=exact):
                 for gradient in gradients:
                     dist.all_reduce(gradient)
@@ -201,7 +201,7 @@ def test_a_loop_that_reduces_its_own_gradients(process_pool: ProcessPool, tmp_pa
     found = process_pool.run(RANKS, own_gradients, str(tmp_path))
     for first, total, _ in found:
         assert first == found[0][0]
-        assert total == [222.0] * (ELEMENTS + 100)
+        assert total == [222.0] * (ELEMENTS + OTHERS)
     assert found[LATE][2]
 
 
@@ -266,7 +266,7 @@ def test_calls_inside_of_a_stream_are_numbered_in_each_group(monkeypatch: pytest
 
 
 def test_best_effort_carries_nothing() -> None:
-    with pytest.raises(optireduce.ConfigError, match="bounded = 'all' .*True or False with delivery"):
+    with pytest.raises(optireduce.ConfigError, match=r"bounded = 'all' .*True or False with delivery"):
         Config(bounded="all", delivery="best-effort")
 
 
