@@ -25,9 +25,9 @@ struct Training {
   std::vector<std::vector<Duration>> compute = {};    // by rank and step; missing: 1 ms
   bool bounded = true;
   bool stays_readable = true;
-  std::size_t exact_steps = 0;  // at the beginning
+  std::size_t exact_steps = 0;             // at the beginning
   std::size_t exact_at = ~std::size_t{0};  // one more
-  bool weighted = false;        // see weighted_case.h
+  bool weighted = false;                   // see weighted_case.h
   /// Ranks that are left behind take over what the others have, so long after these captured it.
   std::optional<Duration> snapshots = {};
 };
@@ -45,9 +45,7 @@ inline float contribution(Rank rank, std::size_t step, std::size_t element) {
 class Run {
  public:
   Run(const sim::SimOptions& options, const Training& training)
-      : network_(options),
-        training_(training),
-        piece_(options.protocol.path.payload_bytes / sizeof(float)) {
+      : network_(options), training_(training), piece_(options.protocol.path.payload_bytes / sizeof(float)) {
     for (const sim::Restart& restart : options.restarts) look_after(restart.rank, restart.at);
   }
 
@@ -69,15 +67,15 @@ class Run {
                                                          : Duration::millis(1);
           const bool exact = step < training_.exact_steps || step == training_.exact_at;
           const ReduceOp op = training_.weighted ? ReduceOp::WeightedMean : ReduceOp::Sum;
-          operation.calls.push_back({.descriptor = {training_.buckets[bucket], DType::Float32, op,
-                                                    training_.bounded && !exact},
-                                     .data = reinterpret_cast<std::byte*>(values.data()),
-                                     .start = pause,
-                                     .weight = training_.weighted ? samples(rank, step) : 1,
-                                     .follows = step + bucket != 0,
-                                     .stream = static_cast<std::uint32_t>(bucket + 1),
-                                     .step = step,
-                                     .stays_readable = training_.stays_readable});
+          operation.calls.push_back(
+              {.descriptor = {training_.buckets[bucket], DType::Float32, op, training_.bounded && !exact},
+               .data = reinterpret_cast<std::byte*>(values.data()),
+               .start = pause,
+               .weight = training_.weighted ? samples(rank, step) : 1,
+               .follows = step + bucket != 0,
+               .stream = static_cast<std::uint32_t>(bucket + 1),
+               .step = step,
+               .stays_readable = training_.stays_readable});
         }
         operations.push_back(std::move(operation));
       }

@@ -1,12 +1,11 @@
-// Random faults, as everything else of a run, from its seed: loss, duplication, reordering, pauses, late starts,
-// crashes, restarts and cuts that heal.
+// Random faults, as everything else of a run, from its seed: loss, duplication, reordering, pauses, late
+// starts, crashes, restarts and cuts that heal.
 #pragma once
 
 #include "decision_case.h"
 #include "sim/random.h"
 
 namespace decisioncase {
-
 
 struct Faulty {
   sim::SimOptions options;

@@ -1,4 +1,5 @@
-// What goes along with the next operation of a stream: with a bounded or an exact one, with and without weights.
+// What goes along with the next operation of a stream: with a bounded or an exact one, with and without
+// weights.
 #include <algorithm>
 #include <limits>
 
@@ -147,8 +148,7 @@ TEST(what_went_along_with_an_exact_operation_that_fails_is_kept) {
   CHECK(all_are(values[0], 3.0F));  // ranks 2 and 3 were late
   ranks.kill(3);
   std::vector<Values> nothing(4, Values(kElements, 0.0F));
-  for (Rank rank = 0; rank < 3; ++rank)
-    ranks.start(rank, Ranks::with(exact_sum(step + 1), nothing[rank]));
+  for (Rank rank = 0; rank < 3; ++rank) ranks.start(rank, Ranks::with(exact_sum(step + 1), nothing[rank]));
   ranks.run(Duration::millis(3'000));
   for (Rank rank = 0; rank < 3; ++rank) {
     const std::vector<Report> reports = ranks.take_reports(rank);
@@ -156,8 +156,7 @@ TEST(what_went_along_with_an_exact_operation_that_fails_is_kept) {
     CHECK(reports[0].error == ErrorCode::RankLost);
   }
   nothing.assign(4, Values(kElements, 0.0F));
-  for (Rank rank = 0; rank < 3; ++rank)
-    ranks.start(rank, Ranks::with(exact_sum(step + 1), nothing[rank]));
+  for (Rank rank = 0; rank < 3; ++rank) ranks.start(rank, Ranks::with(exact_sum(step + 1), nothing[rank]));
   ranks.run(Duration::millis(100));
   for (Rank rank = 0; rank < 3; ++rank) {
     CHECK_EQ(ranks.take_reports(rank).size(), 1u);

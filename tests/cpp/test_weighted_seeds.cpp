@@ -1,6 +1,6 @@
 // Weighted means under random faults. In every run the results of an operation are equal on all ranks that
-// complete it, each packet is the mean over whole contributions, every sample is in exactly one mean, and every
-// operation ends.
+// complete it, each packet is the mean over whole contributions, every sample is in exactly one mean, and
+// every operation ends.
 #include "random_faults.h"
 #include "seeds.h"
 #include "weighted_case.h"

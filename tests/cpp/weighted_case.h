@@ -1,7 +1,7 @@
 // Weighted training in which every sample can be told from every other: contribution number n of a packet's
-// piece (n counts ranks and steps) has its samples as its n-th value, and zeros elsewhere. A mean then says by
-// itself who is in it, so that nothing has to be believed of sets, residuals or the order of events: its n-th
-// value is the samples of n over the samples of all that are in it.
+// piece (n counts ranks and steps) has its samples as its n-th value, and zeros elsewhere. A mean then says
+// by itself who is in it, so that nothing has to be believed of sets, residuals or the order of events: its
+// n-th value is the samples of n over the samples of all that are in it.
 #pragma once
 
 #include <cmath>
@@ -83,8 +83,7 @@ class Tally {
   }
 
   void count_residual(std::size_t bucket, Rank rank) {
-    const KeptValues kept =
-        run_.network().group(rank).take_residual(static_cast<std::uint32_t>(bucket + 1));
+    const KeptValues kept = run_.network().group(rank).take_residual(static_cast<std::uint32_t>(bucket + 1));
     std::vector<float> values(kept.values.size() / sizeof(float));
     if (!values.empty()) std::memcpy(values.data(), kept.values.data(), kept.values.size());
     for (std::size_t begin = 0; begin < values.size() && why_.empty(); begin += run_.piece()) {
@@ -108,8 +107,8 @@ class Tally {
       const std::size_t length = std::min(run_.piece(), training_.buckets[bucket] - piece * run_.piece());
       for (std::size_t i = 0; i < std::min(length, contributions()) && why_.empty(); ++i) {
         if (samples_of(i) != 0 && !seen_[piece].contains(i))
-          why_ = "bucket " + std::to_string(bucket) + ", piece " + std::to_string(piece) +
-                 ": contribution " + std::to_string(i) + " is lost";
+          why_ = "bucket " + std::to_string(bucket) + ", piece " + std::to_string(piece) + ": contribution " +
+                 std::to_string(i) + " is lost";
       }
     }
   }

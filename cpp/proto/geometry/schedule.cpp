@@ -53,9 +53,9 @@ Schedule::Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank o
     : owners_(owners),
       rotation_(descriptor.op == ReduceOp::Gather ? Rank{0} : rotation_of(operation, owners)),
       bytes_(std::size_t{descriptor.elements} * size_of(descriptor.dtype)),
-      shard_bytes_(descriptor.op == ReduceOp::Gather ? bytes_ / owners
-                                                     : shared_out(bytes_, owners, payload_bytes,
-                                                                  descriptor.op == ReduceOp::WeightedMean)),
+      shard_bytes_(descriptor.op == ReduceOp::Gather
+                       ? bytes_ / owners
+                       : shared_out(bytes_, owners, payload_bytes, descriptor.op == ReduceOp::WeightedMean)),
       payload_bytes_(payload_bytes),
       same_pieces_(descriptor.op == ReduceOp::WeightedMean),
       order_seed_(order_seed == 0 ? 0 : (order_seed ^ (operation + 1) * kOrderFactor) | 1) {}

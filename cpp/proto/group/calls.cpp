@@ -36,7 +36,8 @@ std::uint64_t Calls::take(Time now, const Call& call) {
   if (config.delivery == Delivery::Carry && (!config.rows.empty() || config.size > 64))
     local.descriptor.bounded = false;
   // Nothing is kept there that would have a weight of its own.
-  if (local.descriptor.op == ReduceOp::WeightedMean && (config.delivery != Delivery::Carry || !config.rows.empty()))
+  if (local.descriptor.op == ReduceOp::WeightedMean &&
+      (config.delivery != Delivery::Carry || !config.rows.empty()))
     local.descriptor.op = ReduceOp::Mean;
   if (config.size == 1) local.wide = {};  // nothing will ever travel
   core_.waiting.push_back(local);

@@ -21,8 +21,7 @@ ValueSpace Operation::value_space() const {
           .bytes = exchange_.bucket().value_bytes(),
           .step = call_->step,
           .scale = call_->scale,
-          .piece_bytes =
-              setup().weighted() ? exchange_.bucket().value_begin({setup().payload_bytes, 0}) : 0};
+          .piece_bytes = setup().weighted() ? exchange_.bucket().value_begin({setup().payload_bytes, 0}) : 0};
 }
 
 // ---- The local process

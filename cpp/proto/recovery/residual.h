@@ -2,9 +2,9 @@
 // contribution to the same values, so that every gradient counts once.
 //
 // The contribution to a weighted mean is a pair: values, and the weight (samples) behind them. Both are kept
-// and go along together, so that the mean of all included pairs is one over samples, each counted once. Values
-// and weight must then always be cut alike: a piece is what one packet carries, and all operations of a
-// weighted mean cut the values at the same places (geometry/schedule.h).
+// and go along together, so that the mean of all included pairs is one over samples, each counted once.
+// Values and weight must then always be cut alike: a piece is what one packet carries, and all operations of
+// a weighted mean cut the values at the same places (geometry/schedule.h).
 //
 // Invariant: a pair is in one place at a time. keep() takes it from a contribution whose outcome is known,
 // add_to() gives it to the next one, give_back() takes it from one that failed.

@@ -120,8 +120,8 @@ bool Exchange::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   batch.first_packet = repair.chunk * batch.shard.chunk_packets + first_bit;
   batch.packets = decision ? details(owner).equal_run(batch.first_packet, run)
                            : scatter_.own_weights().equal_run(batch.shard, batch.first_packet, run);
-  batch.detail = decision ? details(owner).detail(batch.first_packet)
-                          : contribution_detail(owner, batch.first_packet);
+  batch.detail =
+      decision ? details(owner).detail(batch.first_packet) : contribution_detail(owner, batch.first_packet);
   batch.flags = kFlagResent;
   batch.group = false;
   batch.to.assign(1, repair.to);

@@ -164,8 +164,8 @@ void ReduceScatter::find_contributions(std::uint32_t packet, Bucket& bucket) {
   }
 }
 
-/// Who is in the packet; a contribution that is not is not wanted any more. All that a rank without samples has
-/// is in a weighted mean.
+/// Who is in the packet; a contribution that is not is not wanted any more. All that a rank without samples
+/// has is in a weighted mean.
 std::uint64_t ReduceScatter::detail_of(std::uint32_t packet) {
   std::uint64_t included = 0, missing = 0;
   for (Rank place = 0; place < setup_.places(); ++place) {
@@ -186,8 +186,8 @@ std::uint64_t ReduceScatter::detail_of(std::uint32_t packet) {
 }
 
 /// A bounded mean divides by all members, whoever is included: an excluded contribution comes later, so that
-/// every gradient counts once. A weighted mean divides by the weights that are included: an excluded contribution
-/// comes later with its weight, so that every sample counts once.
+/// every gradient counts once. A weighted mean divides by the weights that are included: an excluded
+/// contribution comes later with its weight, so that every sample counts once.
 double ReduceScatter::divisor() const {
   if (setup_.descriptor.op == ReduceOp::WeightedMean)
     return static_cast<double>(std::max<std::uint64_t>(included_weight_, 1));

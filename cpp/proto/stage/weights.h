@@ -1,6 +1,6 @@
-// How many samples are behind a contribution: one weight for all of it, unless residuals went along. A residual
-// has samples of its own, so then each piece has its weight. A piece is what a packet carries; pieces of a
-// weighted mean are the same in every operation on a bucket (geometry/schedule.h).
+// How many samples are behind a contribution: one weight for all of it, unless residuals went along. A
+// residual has samples of its own, so then each piece has its weight. A piece is what a packet carries;
+// pieces of a weighted mean are the same in every operation on a bucket (geometry/schedule.h).
 #pragma once
 
 #include <cstddef>
