@@ -86,9 +86,9 @@ std::uint32_t checked_elements(std::size_t elements) {
 }
 
 ReduceOp checked_op(int code) {
-  if (code < 0 || code > 2)
+  if (code < 0 || code > static_cast<int>(ReduceOp::Last))
     throw std::invalid_argument("op code " + std::to_string(code) +
-                                " is not 0 (sum), 1 (mean) or 2 (gather)");
+                                " is not 0 (sum), 1 (mean), 2 (gather) or 3 (weighted mean)");
   return static_cast<ReduceOp>(code);
 }
 

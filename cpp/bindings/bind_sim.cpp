@@ -38,8 +38,9 @@ Descriptor to_descriptor(std::uint64_t elements, int dtype, int op, bool bounded
   if (dtype < 0 || dtype > static_cast<int>(DType::Last)) {
     throw std::invalid_argument("dtype is " + std::to_string(dtype) + ", must be in 0 .. 4");
   }
-  if (op < 0 || op > static_cast<int>(ReduceOp::Gather)) {
-    throw std::invalid_argument("op is " + std::to_string(op) + ", must be 0 (sum), 1 (mean) or 2 (gather)");
+  if (op < 0 || op > static_cast<int>(ReduceOp::Last)) {
+    throw std::invalid_argument("op is " + std::to_string(op) +
+                                ", must be 0 (sum), 1 (mean), 2 (gather) or 3 (weighted mean)");
   }
   return {static_cast<std::uint32_t>(elements), static_cast<DType>(dtype), static_cast<ReduceOp>(op),
           bounded};

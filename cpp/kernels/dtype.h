@@ -17,8 +17,10 @@ enum class DType : std::uint8_t {
   Int8Block = 4,
   Last = Int8Block
 };
-/// Gather adds nothing: every rank's own part of the buffer goes to all others.
-enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1, Gather = 2, Last = Gather };
+/// Gather adds nothing: every rank's own part of the buffer goes to all others. WeightedMean divides each
+/// packet by the weights of the contributions in it; excluded contributions are kept together with their
+/// weights.
+enum class ReduceOp : std::uint8_t { Sum = 0, Mean = 1, Gather = 2, WeightedMean = 3, Last = WeightedMean };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -59,6 +61,8 @@ constexpr const char* name_of(ReduceOp op) {
       return "mean";
     case ReduceOp::Gather:
       return "gather";
+    case ReduceOp::WeightedMean:
+      return "weighted mean";
   }
   return "unknown";
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .budget import Budget as Budget
     from .budget import ComputePolicy as ComputePolicy
+    from .calls import stream as stream
     from .comm_hook import Session as Session
     from .comm_hook import attach as attach
     from .communicator import Communicator as Communicator
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
     __version__: str
 
 _GONE = {
-    "exact": "collectives of the backend and of Communicator are always exact; Config(bounded=False) makes "
-    "the gradients of attach() exact too",
+    "exact": "collectives of the backend and of Communicator are exact unless they name a stream; "
+    "Config(bounded=False) makes the gradients of attach() exact too",
 }
 _NAMES = {
     "budget": "Budget ComputePolicy",
+    "calls": "stream",
     "comm_hook": "Session attach",
     "communicator": "Communicator Handle",
     "config": "Config",

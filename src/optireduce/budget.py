@@ -2,7 +2,8 @@
 
 In a loop with gradient accumulation every rank runs micro-batches until a budget of time is spent, and the
 gradients are averaged over all samples that were computed anywhere: fewer samples on a slow rank make the
-step's batch smaller, not its mean wrong.
+step's batch smaller, not its mean wrong. Where the exchange has a deadline, samples that miss it are in the
+next mean instead, so that each sample is in exactly one.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .averaged_sets import AveragedSet, sets_of
+from .calls import MOST_WEIGHT
 from .config import require
+from .errors import RankLostError
 from .report import Report, StepReport, step_report
 
 if TYPE_CHECKING:
     import torch
 
+    from .communicator import Handle
     from .gradient_buckets import GradientBuckets
 
 T = TypeVar("T")
-_MOST_SAMPLES = 65_535  # the largest weight of an operation
 
 
 class ComputePolicy:
@@ -115,13 +119,19 @@ class Budget:
             optimizer.zero_grad()
 
     The budget adapts: see ComputePolicy. Ranks learn each other's pace from the averaging itself. A
-    micro-batch that has begun is always finished. The average is exact: it includes every rank.
+    micro-batch that has begun is always finished.
+
+    The average has a deadline with what :func:`attach` returned (``Config.bounded``), and with
+    ``Config(bounded="all")`` everywhere. Samples that arrive after it are in the rank's next average; call
+    ``session.flush(optimizer)``, or :meth:`flush`, at the end of training. Otherwise the average is exact: it
+    includes every rank. Use one Budget for each model: it knows parameters by their order and sizes.
 
     ``target``: a :class:`Communicator`, what :func:`attach` returned, or a process group on the
     ``optireduce`` backend. ``micro_batches``: how many make a full step, where the batches have no ``len()``;
     no more are taken. ``samples``: how many samples a batch holds, for instance ``len``; every micro-batch
     counts as one without it. With it the loss must be a sum over samples, not their mean. ``clock``: give one
-    that waits for the device where computing is asynchronous, as on a GPU.
+    that waits for the device where computing is asynchronous, as on a GPU. ``scaler``: the GradScaler, unless
+    a session knows it; samples that come later are then rescaled.
     """
 
     def __init__(
@@ -132,6 +142,7 @@ class Budget:
         samples: Callable[[Any], int] | None = None,
         policy: ComputePolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
+        scaler: Any = None,
     ) -> None:
         require(micro_batches is None or micro_batches >= 1, "micro_batches", micro_batches, "1 or more")
         self._target = target
@@ -140,11 +151,13 @@ class Budget:
         self._samples = samples
         self._policy = policy or ComputePolicy()
         self._clock = clock
+        self._scaler = scaler
         self._steps = 0
         self._counted: int | None = None
         self._open: ComputeStep | None = None
         self._last_step: ComputeStep | None = None
         self._buckets: GradientBuckets | None = None
+        self._sets: dict[str, AveragedSet] = {}  # by layout
 
     @property
     def limit_seconds(self) -> float:
@@ -185,9 +198,9 @@ class Budget:
         step = self._open
         if step is None:
             raise RuntimeError("average() needs a step: iterate over budget.micro_batches(...) before it")
-        if step.samples > _MOST_SAMPLES:
+        if step.samples > MOST_WEIGHT:
             raise ValueError(
-                f"the step has {step.samples} samples on this rank: at most {_MOST_SAMPLES} can be counted; "
+                f"the step has {step.samples} samples on this rank: at most {MOST_WEIGHT} can be counted; "
                 f"count larger units, alike on every rank"
             )
         started = time.monotonic()
@@ -197,6 +210,17 @@ class Budget:
         self._open, self._last_step = None, step
         self._steps += 1
         return step_report(self._steps - 1, reports, time.monotonic() - started)
+
+    def flush(self) -> bool:
+        """Replace the gradients by the mean over the samples that were in no average, because they were late,
+        and wait for it. For the end of training, where no session does it::
+
+            if budget.flush():
+                optimizer.step()
+
+        Collective and exact. False: there are none, the gradients are zero, and there is no step to take.
+        """
+        return flush(self._target, list(self._sets.values()))
 
     def _run(self, step: ComputeStep, batches: Iterator[T]) -> Iterator[T]:
         began = self._clock()
@@ -224,6 +248,10 @@ class Budget:
 
         if self._buckets is None or not self._buckets.serves(parameters):
             self._buckets = GradientBuckets(parameters, notes=2 * self._size)
+        layout = self._buckets.layout
+        if layout not in self._sets:
+            self._sets[layout] = sets_of(self._target).add(parameters, notes=2 * self._size)
+        self._sets[layout].follow(parameters)
         return self._buckets
 
     def _exchange(self, buckets: GradientBuckets, step: ComputeStep) -> tuple[list[Report], list[float]]:
@@ -233,16 +261,57 @@ class Budget:
         notes[2 * self._rank : 2 * self._rank + 2] = [step.full_seconds, 1.0]
         buckets.fill(notes)
         self._buckets = None  # if this fails, the engine may still write to these buffers
+        streams = self._sets[buckets.layout].streams()
         handles = [
-            self._target.all_reduce_async(buffer, "mean", weight=step.samples) for buffer in buckets.buffers()
+            self._target.all_reduce_async(
+                buffer, "mean", weight=step.samples, stream=stream, scale=self._scale()
+            )
+            for buffer, stream in zip(buckets.buffers(), streams, strict=False)
         ]
         reports = [handle.wait() for handle in handles]
         self._buckets = buckets
         return reports, buckets.copy_back()
 
+    def _scale(self) -> float:
+        if self._scaler is not None:
+            return float(self._scaler.get_scale())
+        return float(getattr(self._target, "loss_scale", 1.0))
+
+
+def flush(target: Any, sets: list[AveragedSet]) -> bool:
+    """Replace the gradients by what is left of these sets; whether any of them is not zero."""
+    for each in sets:
+        each.clear()
+    found = False
+    for each in sets:  # all of them: the calls are collective
+        found = flush_one(target, each) or found
+    return found
+
+
+def flush_one(target: Any, averaged: AveragedSet) -> bool:
+    """Without samples of its own, a rank contributes what is left of earlier ones. A rank that is lost fails
+    the same operations on all others: these are repeated without it, and find the same."""
+    buckets = averaged.buckets()
+    waiting = list(zip(buckets.buffers(), averaged.streams(), strict=False))
+    while waiting:
+        started: list[tuple[Any, Handle]] = [
+            (each, target.all_reduce_async(each[0], "mean", weight=0, stream=each[1], exact=True))
+            for each in waiting
+        ]
+        waiting = []
+        for each, handle in started:
+            try:
+                handle.wait()
+            except RankLostError:
+                if getattr(target, "fixed_membership", True):
+                    raise
+                waiting.append(each)
+    return averaged.add(buckets)
+
 
 def _full_seconds_of(notes: Sequence[float]) -> list[float]:
-    """Each rank's time from its note; ranks without samples gave none."""
+    """Each rank's time from its note: the mean of its last steps' where some came late. Ranks without samples
+    gave none, and notes that are late are in a later average."""
     return [seconds / one for seconds, one in zip(notes[::2], notes[1::2], strict=True) if one > 0]
 
 

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .attach_checks import FixedMembership, check_arguments, other_collectives, trains_all
 from .attach_group import GroupExchange, store_of, timeout_of
+from .calls import CallOptions, Stream
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
@@ -209,8 +210,9 @@ class Session:
         return self._verdict[1]
 
     def flush(self, optimizer: torch.optim.Optimizer | None = None) -> bool:
-        """Replace the gradients by the mean of the residuals that are left on all ranks: contributions that
-        were excluded from their own step and have not been applied since. For the end of training::
+        """Replace the gradients by the mean of the residuals that are left on all ranks, also of those that
+        a :class:`Budget` averaged: contributions that were excluded from their own step and have not been
+        applied since. For the end of training::
 
             if session.flush():
                 optimizer.step()
@@ -229,7 +231,7 @@ class Session:
         )
         # An optimizer step that follows is not one of training.
         self._verdict = (self._steps.number - 1, True)
-        is_any = make_gradients(model, means)
+        is_any = make_gradients(self, model, means)
         if optimizer is not None:
             if is_any:
                 optimizer.step()
@@ -241,11 +243,28 @@ class Session:
         :meth:`Communicator.on_membership`."""
         return self._transport.membership.register(callback)
 
-    def all_reduce_async(self, buffer: torch.Tensor, op: Op = "mean", *, weight: int | None = None) -> Handle:
-        """Start reducing a CPU tensor in place, exactly, between the model's own buckets. See
-        :meth:`Communicator.all_reduce_async`."""
+    @property
+    def loss_scale(self) -> float:
+        """The scale of the GradScaler that :meth:`keep` was given; 1 without one."""
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+
+    def all_reduce_async(
+        self,
+        buffer: torch.Tensor,
+        op: Op = "mean",
+        *,
+        weight: int | None = None,
+        stream: Stream | None = None,
+        exact: bool = False,
+        scale: float = 1.0,
+    ) -> Handle:
+        """Start reducing a CPU tensor in place between the model's own buckets. Exact; with a ``stream`` it
+        has a deadline as gradients have (``Config.bounded``). See :meth:`Communicator.all_reduce_async`."""
         self._require_open()
-        return start_all_reduce(self._transport, buffer.detach(), op, weight)
+        options = CallOptions(weight, stream, exact, scale)
+        return start_all_reduce(
+            self._transport, buffer.detach(), op, options, may_be_late=bool(self._config.bounded)
+        )
 
     def close(self) -> None:
         """Leave the group. DDP cannot forget a hook, so the model's next backward pass raises ClosedError."""
@@ -334,9 +353,8 @@ class Session:
                 self._stays_readable = False
                 self._transport.release()
             self._released = False
-            scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
             self._streams.begin_step()
-            self._steps.begin(scale)
+            self._steps.begin(self.loss_scale)
             self._rejoin.note_gradients()
         return self._steps.open
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .buffers import as_buffer
+from .calls import CallOptions, Stream
 from .config import Config
-from .dtypes import OPS, Op, op_code
+from .dtypes import Op, op_code
 from .errors import ClosedError, ConfigError, OperationTimeout, OptiReduceError
 from .exchange import StoreExchange
 from .membership import MembershipCallback
@@ -18,7 +19,6 @@ from .report import Report
 from .transport import Operation, Transport
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
-_MOST_WEIGHT = 65_535  # 16 bits in every packet
 _LAST_WORDS_SECONDS = 2.0  # how long rank 0 serves its store for ranks that still read why there is no group
 
 
@@ -47,35 +47,27 @@ class Handle:
         return self._operation is None or self._operation.poll(0.0)
 
 
-def start_all_reduce(transport: Transport, buffer: Any, op: Op, weight: int | None) -> Handle:
+def start_all_reduce(
+    transport: Transport, buffer: Any, op: Op, options: CallOptions, *, may_be_late: bool
+) -> Handle:
     """Start reducing a NumPy array or DLPack CPU tensor in place; see Communicator.all_reduce_async."""
     code = op_code(op)
-    _check_weight(weight, code)
+    options.check(code)
     memory = as_buffer(buffer)
     copy_back = memory.copy_back
     if memory.elements == 0:
         return Handle(None)
-    operation = transport.start(
+    operation = transport.start_call(
         memory.pointer,
         memory.elements,
         memory.dtype,
         code,
-        weight=1 if weight is None else weight,
+        options,
+        may_be_late=may_be_late,
         keep_alive=memory,
         finish=None if copy_back is None else lambda _: copy_back(),
     )
     return Handle(operation)
-
-
-def _check_weight(weight: int | None, code: int) -> None:
-    if weight is None:
-        return
-    if isinstance(weight, bool) or not isinstance(weight, int):
-        raise TypeError(f"weight = {weight!r} is a {type(weight).__name__}: it must be an integer")
-    if not 0 <= weight <= _MOST_WEIGHT:
-        raise ValueError(f"weight = {weight} is not usable: it must be from 0 to {_MOST_WEIGHT}")
-    if code != OPS["mean"]:
-        raise ValueError(f'weight = {weight} needs op = "mean": a sum has no weights')
 
 
 class Communicator:
@@ -115,23 +107,54 @@ class Communicator:
         self._transport = _form_group(rank, size, store, config, timeout, name, self._fixed_membership)
         self._finalizer = weakref.finalize(self, self._transport.close)  # also at interpreter exit
 
-    def all_reduce(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Report:
+    def all_reduce(
+        self,
+        buffer: Any,
+        op: Op = "mean",
+        *,
+        weight: int | None = None,
+        stream: Stream | None = None,
+        exact: bool = False,
+        scale: float = 1.0,
+    ) -> Report:
         """Reduce ``buffer`` over all ranks, in place, and wait for it. See :meth:`all_reduce_async`."""
-        return self.all_reduce_async(buffer, op, weight=weight).wait()
+        return self.all_reduce_async(
+            buffer, op, weight=weight, stream=stream, exact=exact, scale=scale
+        ).wait()
 
-    def all_reduce_async(self, buffer: Any, op: Op = "mean", *, weight: int | None = None) -> Handle:
-        """Start reducing ``buffer`` in place. Any number may be in flight. The result is exact: it includes
-        every rank, or the operation fails.
+    def all_reduce_async(
+        self,
+        buffer: Any,
+        op: Op = "mean",
+        *,
+        weight: int | None = None,
+        stream: Stream | None = None,
+        exact: bool = False,
+        scale: float = 1.0,
+    ) -> Handle:
+        """Start reducing ``buffer`` in place. Any number may be in flight. Without a ``stream`` the result is
+        exact: it includes every rank, or the operation fails.
 
         With a ``weight``, from 0 to 65535, the buffer holds a sum over so many samples, and the mean is the
         sum of the buffers over the sum of the weights. A rank with weight 0 gives nothing and gets the result
         like all others.
 
+        With a ``stream`` and ``Config(bounded="all")`` the call has a deadline. A contribution that arrives
+        later is excluded, and added to the same rank's next call of this stream, together with its weight. A
+        stream is a number from 1 or a name, the same on every rank. All its calls are on the same values:
+        equally many, of one type, with one reduction. ``exact=True``: the call waits for every rank, and
+        includes what is left of earlier calls of the stream. The last call should be exact; it may hold zeros
+        (or have weight 0). ``scale``: the values are multiplied by it, as by a GradScaler; what is left of
+        earlier calls is rescaled.
+
         The handle of a non-contiguous buffer must be waited for: its result is copied back then.
         """
         if not self._finalizer.alive:
             raise ClosedError("the communicator is closed")
-        return start_all_reduce(self._transport, buffer, op, weight)
+        options = CallOptions(weight, stream, exact, scale)
+        return start_all_reduce(
+            self._transport, buffer, op, options, may_be_late=self._transport.config.bounded == "all"
+        )
 
     def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
         """Call ``callback(MembershipEvent)`` whenever a rank is removed from the group, or returns.

@@ -73,10 +73,12 @@ class Config:
     """How long close() goes on answering peers that still lack this rank's last packets. It returns as soon
     as no peer lacks any. Less may fail their last operation."""
 
-    bounded: bool = True
-    """Give gradients through attach() a deadline. Contributions that arrive later are excluded from the mean,
-    and ``delivery`` says what becomes of them. False: gradients wait for every rank. Every other operation
-    (collectives of the backend, Communicator, Budget, groups in a grid) is exact in any case."""
+    bounded: bool | Literal["all"] = True
+    """Give gradients through attach() a deadline, also those that a Budget averages. Contributions that
+    arrive later are excluded from the mean, and ``delivery`` says what becomes of them. "all": also
+    all-reduces of the backend and of a Communicator that name a stream, so that a rank's late contribution is
+    added to its next one to the same values; needs ``delivery="carry"``. False: gradients wait for every
+    rank. Every other operation (collectives without a stream, groups in a grid) is exact in any case."""
 
     delivery: Literal["carry", "best-effort"] = "carry"
     """"carry": all ranks get the same result, bit by bit, and an excluded contribution is added to the same
@@ -202,6 +204,12 @@ class Config:
             f"at most bound_most = {self.bound_most!r}",
         )
         require(
+            self.bounded != "all" or self.delivery == "carry",
+            "bounded",
+            self.bounded,
+            "True or False with delivery = 'best-effort', which carries nothing into the next call",
+        )
+        require(
             self.hadamard != "on" or self.delivery == "best-effort",
             "hadamard",
             self.hadamard,
@@ -263,7 +271,7 @@ _CHOICES = {
     "auth": ("auto", "mac", "token"),
     "multicast": ("off", "on", "auto"),
 }
-_ALSO = {"timeout_seconds": None, "groups": "auto"}  # besides a number
+_ALSO = {"timeout_seconds": None, "groups": "auto", "bounded": "all"}  # besides a number, or True and False
 _BOOLEANS = {"bounded", "shuffle", "use_gso", "use_gro"}
 
 
@@ -282,7 +290,9 @@ def _check(name: str, value: Any) -> None:
             text = f"0 (find out) or an integer from {_SMALLEST_MTU} to {high}"
         require(good, name, value, text)
     elif name in _BOOLEANS:
-        require(isinstance(value, bool), name, value, "True or False")
+        also = _ALSO.get(name)
+        text = "True or False" if also is None else f"True, False or {also!r}"
+        require(isinstance(value, bool) or (also is not None and value == also), name, value, text)
     elif name not in _LIMITS:
         require(isinstance(value, str), name, value, "a string")
 
@@ -311,8 +321,14 @@ def _lookup(name: str, environ: Mapping[str, str]) -> tuple[str, str, str] | Non
 
 def _parse(name: str, variable: str, text: str) -> object:
     if name in _BOOLEANS:
+        also = _ALSO.get(name)
+        if also is not None and text.lower() == also:
+            return also
         if text.lower() not in _TRUE | _FALSE:
-            raise ConfigError(f"{variable}={text!r} is not usable: {name} must be one of 1, 0, true, false")
+            more = "" if also is None else f", {also}"
+            raise ConfigError(
+                f"{variable}={text!r} is not usable: {name} must be one of 1, 0, true, false{more}"
+            )
         return text.lower() in _TRUE
     if name == "interface":
         return text.split(",")[0].strip()  # Gloo takes a list; the first one is the one to use

@@ -22,6 +22,7 @@ DTYPES: dict[str, DType] = {
     "float16": DType(3, 2),
 }
 OPS: dict[str, int] = {"sum": 0, "mean": 1}
+WEIGHTED_MEAN = 3  # a mean whose excluded contributions are kept with their weights
 
 
 def op_code(op: str) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from . import budget
+from .averaged_sets import sets_of
 from .communicator import Handle
 from .errors import RankLostError
 from .streams import Layout, Streams
@@ -35,8 +38,11 @@ def means_of_residuals(
     return means
 
 
-def make_gradients(model: torch.nn.Module, means: Means) -> bool:
-    """Replace the gradients; whether any of them is not zero."""
+def make_gradients(session: Any, model: torch.nn.Module, means: Means) -> bool:
+    """Replace the gradients, also by what is left of Budgets; whether any of them is not zero."""
+    sets = sets_of(session).known
+    for each in sets:
+        each.clear()
     parameters = list(model.parameters())
     for layout, mean in means:
         for place in layout.places:
@@ -44,4 +50,7 @@ def make_gradients(model: torch.nn.Module, means: Means) -> bool:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter, requires_grad=False)
             parameter.grad.detach().copy_(place.of(mean))
-    return any(bool(mean.any()) for _, mean in means)
+    found = any(bool(mean.any()) for _, mean in means)
+    for each in sets:  # all of them: the calls are collective
+        found = budget.flush_one(session, each) or found
+    return found

@@ -8,6 +8,7 @@ exchange along with the gradients, and one flag for each parameter that says whe
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -27,6 +28,7 @@ class GradientBuckets:
         if not self.parameters:
             raise ValueError("parameters is empty: there is no gradient to average")
         self._notes = notes
+        self.layout = layout_of(self.parameters)
         header = notes + len(self.parameters)
         self._flats, self._views = _lay_out(self.parameters, header)
         self._header = next(iter(self._flats.values()))[:header]
@@ -65,13 +67,20 @@ class GradientBuckets:
         header = self._header.tolist()
         flags = header[self._notes :]
         for parameter, view, flag in zip(self.parameters, self._views, flags, strict=True):
-            if not flag > 0:
+            # The flag of a rank may be late although its gradient is not.
+            if not flag > 0 and not bool(view.any()):
                 parameter.grad = None
             elif parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(view)
             else:
                 parameter.grad.detach().copy_(view)
         return header[: self._notes]
+
+
+def layout_of(parameters: Sequence[torch.Tensor]) -> str:
+    """Equal for parameters of the same types and sizes in the same order."""
+    text = ";".join(f"{parameter.dtype} {tuple(parameter.shape)}" for parameter in parameters)
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _lay_out(

@@ -1,5 +1,6 @@
 """The ``optireduce`` backend of torch.distributed: float SUM and AVG all-reduces run in the engine, all other
-collectives in Gloo. All of them are exact, whatever their size; deadlines come with ``attach``.
+collectives in Gloo. All of them are exact, whatever their size, but for all-reduces that name a stream with
+``Config(bounded="all")``.
 
 Every method that C++ can call back is overridden here and handed to a plain C++ ProcessGroup around the same
 Gloo backend, never to ``super()``: a fall-through would run Gloo's code with the GIL held, while a Gloo
@@ -20,6 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from ._autoload import BACKEND
+from .calls import CallOptions, Stream, options_in_scope
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
@@ -89,11 +91,13 @@ class OptiReduceGroup(ProcessGroup):
             return Work(None, [tensor], self._pool)
         flat, copy_back = contiguous_copy(tensor)
         try:
-            operation = self._transport.start(
+            operation = self._transport.start_call(
                 flat.data_ptr(),
                 flat.numel(),
                 TORCH_DTYPES[flat.dtype],
                 op,
+                options_in_scope(self._transport),
+                may_be_late=self._transport.config.bounded == "all",
                 timeout_seconds=timeout_seconds if timeout_seconds > 0 else self._default_timeout(),
                 keep_alive=(tensor, flat),
                 finish=None if copy_back is None else lambda _: copy_back(),
@@ -111,10 +115,26 @@ class OptiReduceGroup(ProcessGroup):
         """Counters of this group's engine."""
         return self._transport.stats()
 
-    def all_reduce_async(self, buffer: torch.Tensor, op: Op = "mean", *, weight: int | None = None) -> Handle:
+    def all_reduce_async(
+        self,
+        buffer: torch.Tensor,
+        op: Op = "mean",
+        *,
+        weight: int | None = None,
+        stream: Stream | None = None,
+        exact: bool = False,
+        scale: float = 1.0,
+    ) -> Handle:
         """Start reducing a CPU tensor in place, as Communicator.all_reduce_async does: torch's own
-        all_reduce knows no weights."""
-        return start_all_reduce(self._transport, buffer.detach(), op, weight)
+        all_reduce knows no weights and no streams (but see :func:`optireduce.stream`)."""
+        options = CallOptions(weight, stream, exact, scale)
+        return start_all_reduce(
+            self._transport,
+            buffer.detach(),
+            op,
+            options,
+            may_be_late=self._transport.config.bounded == "all",
+        )
 
     def on_membership(self, callback: MembershipCallback) -> Callable[[], None]:
         """See Communicator.on_membership."""

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any
 
 from . import _core
+from .calls import CallOptions, CallStreams
 from .config import Config
 from .connect import connect
-from .dtypes import DType
+from .dtypes import WEIGHTED_MEAN, DType
 from .errors import (
     ClosedError,
     GroupFinished,
@@ -158,6 +159,7 @@ class Transport:
         self._any_readable = False  # whether any operation so far had stays_readable
         self._forms = 0
         self._step = 0
+        self._streams = CallStreams()
         self.membership = Membership(partial(take_events, self.engine))
         self._log = OperationLog(config.operation_log, self.rank) if config.operation_log else None
         self._in_flight: dict[int, Operation] = {}
@@ -186,8 +188,8 @@ class Transport:
 
         ``bounded``: it may have a deadline, if ``Config.bounded`` allows it and the group is no grid. Then
         ``stream`` names the bucket and its layout, the same on all ranks: residuals are kept by it.
-        ``narrow``: it may travel as ``Config.wire`` says. ``step``: the training step, which never falls;
-        None: that of the call before. ``scale``: of the values, which a GradScaler multiplied by it.
+        ``narrow``: it may travel as ``Config.wire`` says. ``step``: the training step; None: that of the call
+        before. ``scale``: of the values, which a GradScaler multiplied by it.
         ``stays_readable``: the caller does not write to the memory after the end before release().
         A mean divides by the sum of the ``weight`` of all ranks; 0: this rank gives nothing.
         ``keep_alive`` is held until the operation is done; ``finish`` runs once, when it has succeeded and
@@ -206,10 +208,10 @@ class Transport:
                 form.dtype.code,
                 op,
                 timeout_seconds or self.timeout_seconds,
-                bounded=bounded and self.config.bounded and not self.is_grid,
+                bounded=bounded and bool(self.config.bounded) and not self.is_grid,
                 weight=weight,
                 stream=stream,
-                step=self._step,
+                step=self._step + self._streams.steps,
                 scale=scale,
                 stays_readable=stays_readable,
                 wide=form.wide,
@@ -220,6 +222,38 @@ class Transport:
             operation = Operation(self, number, form, stays_readable, keep_alive, finish)
             self._in_flight[number] = operation
         return operation
+
+    def start_call(
+        self,
+        pointer: int,
+        elements: int,
+        dtype: DType,
+        op: int,
+        options: CallOptions,
+        *,
+        may_be_late: bool,
+        **others: Any,
+    ) -> Operation:
+        """Begin an all-reduce that the program itself calls. ``may_be_late``: calls that name a stream have a
+        deadline, or, if exact, include what earlier ones have left; others are exact and include nothing."""
+        weight = 1 if options.weight is None else options.weight
+        carries = may_be_late and self.config.delivery == "carry" and not self.is_grid
+        stream = 0
+        if options.stream is not None and carries:
+            op = op if options.weight is None else WEIGHTED_MEAN
+            with self._lock:
+                stream = self._streams.enter(options.stream, elements, dtype, op)
+        return self.start(
+            pointer,
+            elements,
+            dtype,
+            op,
+            weight=weight,
+            bounded=stream != 0 and not options.exact,
+            stream=stream,
+            scale=float(options.scale),
+            **others,
+        )
 
     def keep(self, form: Travelling, keep_alive: object) -> None:
         """Called by an operation with ``stays_readable`` when it has succeeded."""

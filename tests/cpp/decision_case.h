@@ -25,10 +25,17 @@ struct Training {
   std::vector<std::vector<Duration>> compute = {};    // by rank and step; missing: 1 ms
   bool bounded = true;
   bool stays_readable = true;
-  std::size_t exact_steps = 0;  // at the beginning
+  std::size_t exact_steps = 0;             // at the beginning
+  std::size_t exact_at = ~std::size_t{0};  // one more
+  bool weighted = false;                   // see weighted_case.h
   /// Ranks that are left behind take over what the others have, so long after these captured it.
   std::optional<Duration> snapshots = {};
 };
+
+/// The samples of a weighted step; none in some.
+inline std::uint32_t samples(Rank rank, std::size_t step) {
+  return static_cast<std::uint32_t>((rank * 7 + step * 3) % 5 * (1 + step % 3));
+}
 
 /// Rank r contributes small integers that depend on rank, step and place: sums are exact in float32.
 inline float contribution(Rank rank, std::size_t step, std::size_t element) {
@@ -37,7 +44,8 @@ inline float contribution(Rank rank, std::size_t step, std::size_t element) {
 
 class Run {
  public:
-  Run(const sim::SimOptions& options, const Training& training) : network_(options), training_(training) {
+  Run(const sim::SimOptions& options, const Training& training)
+      : network_(options), training_(training), piece_(options.protocol.path.payload_bytes / sizeof(float)) {
     for (const sim::Restart& restart : options.restarts) look_after(restart.rank, restart.at);
   }
 
@@ -57,14 +65,17 @@ class Run {
           const Duration pause = bucket != 0             ? Duration{}
                                  : step < compute.size() ? compute[step]
                                                          : Duration::millis(1);
-          operation.calls.push_back({.descriptor = {training_.buckets[bucket], DType::Float32, ReduceOp::Sum,
-                                                    training_.bounded && step >= training_.exact_steps},
-                                     .data = reinterpret_cast<std::byte*>(values.data()),
-                                     .start = pause,
-                                     .follows = step + bucket != 0,
-                                     .stream = static_cast<std::uint32_t>(bucket + 1),
-                                     .step = step,
-                                     .stays_readable = training_.stays_readable});
+          const bool exact = step < training_.exact_steps || step == training_.exact_at;
+          const ReduceOp op = training_.weighted ? ReduceOp::WeightedMean : ReduceOp::Sum;
+          operation.calls.push_back(
+              {.descriptor = {training_.buckets[bucket], DType::Float32, op, training_.bounded && !exact},
+               .data = reinterpret_cast<std::byte*>(values.data()),
+               .start = pause,
+               .weight = training_.weighted ? samples(rank, step) : 1,
+               .follows = step + bucket != 0,
+               .stream = static_cast<std::uint32_t>(bucket + 1),
+               .step = step,
+               .stays_readable = training_.stays_readable});
         }
         operations.push_back(std::move(operation));
       }
@@ -91,6 +102,9 @@ class Run {
     return taken_over || reported(operation, rank);
   }
   std::size_t restores() const { return restores_; }
+  const Training& training() const { return training_; }
+  /// Values of a packet.
+  std::size_t piece() const { return piece_; }
 
   /// A rank that is not a member any more may have applied a decision that the others made void. It knows.
   bool counts(Rank rank) const {
@@ -229,9 +243,14 @@ class Run {
   }
   void fill(std::size_t operation, Rank rank) {
     auto& values = values_[{operation, rank}];
-    values.resize(training_.buckets[operation % training_.buckets.size()]);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = contribution(rank, operation / training_.buckets.size(), i);
+    const std::size_t step = operation / training_.buckets.size();
+    values.assign(training_.buckets[operation % training_.buckets.size()], 0.0F);
+    if (training_.weighted && samples(rank, step) == 0)  // they do not matter
+      std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
+    for (std::size_t i = rank * training_.steps + step; training_.weighted && i < values.size(); i += piece_)
+      values[i] = static_cast<float>(samples(rank, step));
+    if (training_.weighted) return;
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = contribution(rank, step, i);
   }
 
   /// Takes the result, and overwrites the memory as soon as a training loop would.
@@ -260,6 +279,7 @@ class Run {
 
   sim::Network network_;
   Training training_;
+  std::size_t piece_;
   std::map<std::pair<std::size_t, Rank>, std::vector<float>> values_, results_;
   sim::RunResult result_;
   std::map<Rank, Wanted> wanted_;         // by ranks that are left behind

@@ -38,10 +38,11 @@ struct Stages {
   }
 
   /// Our own process comes, with the same value everywhere.
-  void begin(float value, std::uint32_t weight = 1) {
+  void begin(float value, std::uint32_t weight = 1) { begin(value, Weights(weight)); }
+  void begin(float value, const Weights& weights) {
     std::fill(values.begin(), values.end(), value);
     bucket.begin(reinterpret_cast<std::byte*>(values.data()), {});
-    scatter.begin(weight, bucket);
+    scatter.begin(weights, bucket);
   }
 
   /// Consecutive packets from a rank, all of one value.

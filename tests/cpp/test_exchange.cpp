@@ -25,7 +25,7 @@ struct Decisions {
     std::iota(values.begin(), values.end(), 1.0F);
     for (Peer& peer : peers) peer.window = SendWindow({1 << 20, 1 << 20, 1 << 20}, kPayload, 64);
     exchange.bucket().begin(reinterpret_cast<std::byte*>(values.data()), {});
-    exchange.scatter().begin(1, exchange.bucket());
+    exchange.scatter().begin(Weights(1), exchange.bucket());
     exchange.scatter().close(exchange.bucket());
   }
 
@@ -95,6 +95,26 @@ TEST(a_contribution_says_how_much_of_its_owner_s_shard_is_there) {
   rank.exchange.gather().make_void(1, 0, ~std::uint64_t{0});
   CHECK(rank.exchange.next_contribution(rank.peers, blocked, rank.batch));
   CHECK_EQ(rank.batch.detail, std::uint64_t{1} << 32 | 1);  // a chunk, and a weight of 1
+}
+
+TEST(contributions_that_are_sent_again_say_their_own_weights) {
+  OperationSetup setup = shuffled(0, 2);
+  setup.descriptor.op = ReduceOp::WeightedMean;
+  Decisions rank(setup);
+  Weights weights(2);
+  weights.divide(rank.exchange.bytes(), setup.payload_bytes);
+  const Shard& theirs = rank.exchange.gather().shard(1);
+  weights.add(theirs, 1, 5);
+  rank.exchange.scatter().begin(weights, rank.exchange.bucket());
+  std::vector<std::uint64_t> sent;
+  Repair repair{PacketType::Contribution, Scope::All, 0, 1, rank.exchange.gather().index(1), 0,
+                Shard::mask_of(0, 3)};
+  while (repair.packets != 0) {
+    CHECK(rank.exchange.fill_repair(repair, rank.batch));
+    for (std::uint32_t packet = 0; packet < rank.batch.packets; ++packet) sent.push_back(rank.batch.detail);
+    repair.packets &= ~Shard::mask_of(rank.batch.first_packet, rank.batch.packets);
+  }
+  CHECK((sent == std::vector<std::uint64_t>{2, 7, 2}));
 }
 
 TEST(a_rank_that_only_listens_waits_for_decisions_and_sends_nothing) {

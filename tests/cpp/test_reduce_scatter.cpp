@@ -10,6 +10,7 @@ using namespace stagecase;
 namespace {
 
 constexpr std::uint64_t kAll = 0b111;
+const Weights kEqual(1);
 
 const WindowBounds kOpen{1 << 20, 1 << 20, 1 << 20};
 
@@ -117,6 +118,81 @@ TEST(an_exact_mean_divides_by_the_weights) {
   CHECK_EQ(owner.scatter.contributed_weight(), std::uint64_t{4});
 }
 
+TEST(a_mean_of_one_rank_divides_by_its_weight) {
+  for (const ReduceOp op : {ReduceOp::Mean, ReduceOp::WeightedMean}) {
+    Stages owner(0, 1, op, false);
+    owner.begin(12, 3);
+    CHECK_EQ(owner.value_of(0), 4.0F);
+  }
+}
+
+// ---- Weighted means
+
+TEST(a_weighted_mean_divides_each_packet_by_the_weights_that_are_in_it) {
+  Stages owner(0, 3, ReduceOp::WeightedMean);
+  owner.begin(6, 3);
+  owner.contribute(1, 0, 1, 12, 1);
+  owner.contribute(1, 1, 1, 12, 6);  // a residual went along
+  owner.contribute(2, 1, 2, 9, 0);   // without samples, but another packet has a residual
+  owner.scatter.close(owner.bucket);
+  const float means[] = {18.0F / 4, 27.0F / 9, 15.0F / 3, 6.0F / 3};
+  const std::uint64_t sets[] = {0b011, 0b111, 0b101, 0b001};
+  for (std::uint32_t packet = 0; packet < kPackets; ++packet) {
+    CHECK_EQ(owner.value_of(packet), means[packet]);
+    CHECK_EQ(owner.scatter.decided().detail(packet), sets[packet]);
+  }
+}
+
+TEST(our_own_residual_weighs_in_the_packets_that_it_went_along_with) {
+  Stages owner(0, 2, ReduceOp::WeightedMean);
+  Weights weights(2);
+  weights.divide(owner.schedule.bytes(), kPayload);
+  weights.add(owner.scatter.shard(), 1, 3);
+  owner.begin(10, weights);
+  owner.contribute(1, 0, kPackets, 20, 5);
+  CHECK_EQ(owner.value_of(0), 30.0F / 7);
+  CHECK_EQ(owner.value_of(1), 30.0F / 10);
+}
+
+TEST(a_packet_that_comes_twice_weighs_once) {
+  Stages owner(0, 3, ReduceOp::WeightedMean);
+  owner.begin(6, 3);
+  owner.contribute(1, 0, 1, 12, 1);
+  owner.contribute(1, 0, 2, 12, 1);
+  owner.contribute(2, 0, 2, 2, 1);
+  CHECK_EQ(owner.value_of(0), 20.0F / 5);
+  CHECK_EQ(owner.value_of(1), 20.0F / 5);
+}
+
+TEST(all_that_a_rank_without_samples_has_is_in_a_weighted_mean) {
+  Stages owner(0, 3, ReduceOp::WeightedMean);
+  owner.begin(6, 3);
+  owner.contribute(1, 0, kPackets, 12, 1);
+  owner.scatter.note_abstention(2, owner.bucket);
+  CHECK_EQ(owner.value_of(0), 18.0F / 4);
+  CHECK_EQ(owner.scatter.decided().detail(0), kAll);
+  CHECK(owner.scatter.decided().all_usual());
+}
+
+TEST(a_batch_has_one_weight) {
+  Stages rank(0, 2, ReduceOp::WeightedMean);
+  Outbox& outbox = rank.scatter.outbox(1);
+  const Shard shard = rank.schedule.shard(rank.schedule.shard_of(1));
+  Weights weights(2);
+  weights.divide(rank.schedule.bytes(), kPayload);
+  weights.add(shard, 1, 3);
+  weights.add(shard, 2, 3);
+  outbox.begin();
+  OutgoingBatch batch;
+  const std::uint32_t firsts[] = {0, 1, 3}, packets[] = {1, 2, 1};
+  for (int i = 0; i < 3; ++i) {
+    CHECK(outbox.next(open_window(), rank.gather.inbox(1), weights, batch));
+    CHECK_EQ(batch.first_packet, firsts[i]);
+    CHECK_EQ(batch.packets, packets[i]);
+  }
+  CHECK(outbox.all_sent());
+}
+
 TEST(a_fixed_divisor_is_taken_instead_of_the_weights) {
   OperationSetup setup = Stages::setup_of(0, 2, ReduceOp::Mean, false);
   setup.fixed_divisor = 4;
@@ -181,11 +257,11 @@ TEST(nothing_is_sent_before_the_process_has_begun_and_everything_after) {
   Stages rank(0, 2);
   OutgoingBatch batch;
   Outbox& outbox = rank.scatter.outbox(1);
-  CHECK(!outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(!outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
   CHECK(outbox.all_sent());
   outbox.begin();
   CHECK(!outbox.all_sent());
-  CHECK(outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
   CHECK_EQ(batch.first_packet, 0u);
   CHECK_EQ(batch.packets, kPackets);
   CHECK(outbox.all_sent());
@@ -197,12 +273,12 @@ TEST(what_was_decided_without_us_is_not_sent_any_more) {
   outbox.begin();
   rank.gather.inbox(1).accept(kNow, 0, 0b0101);
   OutgoingBatch batch;
-  CHECK(outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
   CHECK_EQ(batch.first_packet, 1u);
   CHECK_EQ(batch.packets, 1u);
-  CHECK(outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
   CHECK_EQ(batch.first_packet, 3u);
-  CHECK(!outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(!outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
 }
 
 TEST(only_what_was_sent_and_is_not_decided_is_sent_again) {
@@ -212,7 +288,7 @@ TEST(only_what_was_sent_and_is_not_decided_is_sent_again) {
   outbox.begin();
   CHECK_EQ(outbox.to_repair(kEverything, kLongAfter, rank.gather.inbox(1)), std::uint64_t{0});
   OutgoingBatch batch;
-  CHECK(outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
   outbox.stamp(batch, 500);
   CHECK_EQ(outbox.to_repair(kEverything, kLongAfter, rank.gather.inbox(1)), kEverything.missing);
   rank.gather.inbox(1).accept(kNow, 0, 0b0010);
@@ -225,7 +301,7 @@ TEST(what_may_still_be_under_way_is_not_sent_again) {
   Outbox& outbox = rank.scatter.outbox(1);
   outbox.begin();
   OutgoingBatch batch;
-  CHECK(outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
   outbox.stamp(batch, 500);
   const RequestContext soon{.from = 1, .rank = 1, .newest = 499, .now = 509, .min_age = 10};
   CHECK_EQ(outbox.to_repair(kEverything, soon, rank.gather.inbox(1)), std::uint64_t{0});
@@ -239,7 +315,7 @@ TEST(nothing_is_sent_to_a_rank_that_was_removed) {
   outbox.begin();
   outbox.stop();
   OutgoingBatch batch;
-  CHECK(!outbox.next(open_window(), rank.gather.inbox(1), batch));
+  CHECK(!outbox.next(open_window(), rank.gather.inbox(1), kEqual, batch));
   CHECK(outbox.all_sent());
   CHECK_EQ(outbox.to_repair(kEverything, kLongAfter, rank.gather.inbox(1)), std::uint64_t{0});
 }

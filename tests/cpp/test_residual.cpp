@@ -42,6 +42,43 @@ std::vector<float> floats_of(const KeptValues& kept) {
   return values;
 }
 
+/// The age when an operation of the stream begins in that step.
+int oldest_at(Residuals& residuals, std::uint64_t step) {
+  residuals.note_begun(kStream, step);
+  return residuals.oldest(step);
+}
+
+// ---- Weighted: pieces with weights
+
+constexpr std::size_t kPieceValues = 100, kPieceBytes = kPieceValues * sizeof(float);
+
+ValueSpace weighted_at(std::uint64_t step, float scale = 1) {
+  ValueSpace space = space_at(step, scale);
+  space.bytes = 3 * kPieceBytes - 4;  // the last piece is shorter
+  space.piece_bytes = kPieceBytes;
+  return space;
+}
+
+void keep_piece(Residuals& residuals, std::uint64_t step, std::size_t piece, float value,
+                std::uint32_t weight, float scale = 1) {
+  const std::vector<float> values(piece == 2 ? kPieceValues - 1 : kPieceValues, value);
+  residuals.keep(weighted_at(step, scale), piece * kPieceBytes, bytes_of(values), weight);
+}
+
+struct Taken {
+  float value;
+  std::uint32_t weight;
+  bool operator==(const Taken&) const = default;
+};
+
+/// What a piece of zeros becomes.
+Taken take_piece(Residuals& residuals, std::uint64_t step, std::size_t piece, float scale = 1) {
+  std::vector<float> values(piece == 2 ? kPieceValues - 1 : kPieceValues, 0.0F);
+  const Residuals::Carried carried = residuals.add_to(weighted_at(step, scale), piece * kPieceBytes,
+                                                      std::as_writable_bytes(std::span(values)));
+  return {values.back(), carried.weight};
+}
+
 }  // namespace
 
 TEST(what_is_kept_is_added_to_the_next_contribution_and_forgotten) {
@@ -51,7 +88,7 @@ TEST(what_is_kept_is_added_to_the_next_contribution_and_forgotten) {
   CHECK(residuals.any(kStream) && !residuals.any(kStream + 1));
   std::vector<float> next(5, 10.0F);
   const std::size_t had =
-      residuals.add_to(space_at(4), 99 * sizeof(float), std::as_writable_bytes(std::span(next)));
+      residuals.add_to(space_at(4), 99 * sizeof(float), std::as_writable_bytes(std::span(next))).bytes;
   CHECK((next == std::vector<float>{10, 11, 12, 13, 10}));
   CHECK_EQ(had, 5 * sizeof(float));
   CHECK(!residuals.any(kStream));
@@ -71,7 +108,7 @@ TEST(streams_do_not_mix) {
   ValueSpace other = space_at(1);
   other.stream = kStream + 1;
   std::vector<float> values(1, 0.0F);
-  CHECK_EQ(residuals.add_to(other, 0, std::as_writable_bytes(std::span(values))), 0u);
+  CHECK_EQ(residuals.add_to(other, 0, std::as_writable_bytes(std::span(values))).bytes, 0u);
   CHECK_EQ(values[0], 0.0F);
   CHECK(residuals.any(kStream));
 }
@@ -87,54 +124,54 @@ TEST(only_the_values_that_leave_are_added) {
 
 TEST(an_age_counts_from_the_step_in_which_values_were_first_excluded) {
   Residuals residuals;
-  CHECK_EQ(residuals.oldest(9), 0);
+  CHECK_EQ(oldest_at(residuals, 9), 0);
   keep(residuals, 3, 0, {1});
-  CHECK_EQ(residuals.oldest(3), 1);
-  CHECK_EQ(residuals.oldest(4), 1);
-  CHECK_EQ(residuals.oldest(5), 2);
-  CHECK_EQ(residuals.oldest(1'000), 255);
+  CHECK_EQ(oldest_at(residuals, 3), 1);
+  CHECK_EQ(oldest_at(residuals, 4), 1);
+  CHECK_EQ(oldest_at(residuals, 5), 2);
+  CHECK_EQ(oldest_at(residuals, 1'000), 255);
 }
 
 TEST(what_goes_along_and_is_excluded_again_is_as_old_as_it_was) {
   Residuals residuals;
   keep(residuals, 3, 0, {1});
   const std::vector<float> sent = add_to_zeros(residuals, 4, 0, 1);
-  CHECK_EQ(residuals.oldest(4), 1);  // it is on its way, and may come back
+  CHECK_EQ(oldest_at(residuals, 4), 1);  // it is on its way, and may come back
   keep(residuals, 4, 0, sent);
   residuals.settle(kStream);
-  CHECK_EQ(residuals.oldest(5), 2);
-  CHECK_EQ(residuals.oldest(6), 3);
+  CHECK_EQ(oldest_at(residuals, 5), 2);
+  CHECK_EQ(oldest_at(residuals, 6), 3);
 }
 
 TEST(what_was_included_has_no_age_once_the_outcome_is_known) {
   Residuals residuals;
   keep(residuals, 3, 0, {1});
   add_to_zeros(residuals, 4, 0, 1);
-  CHECK(residuals.oldest(5) != 0);
+  CHECK(oldest_at(residuals, 5) != 0);
   residuals.settle(kStream);
-  CHECK_EQ(residuals.oldest(5), 0);
+  CHECK_EQ(oldest_at(residuals, 5), 0);
   CHECK_EQ(residuals.bytes(), 0u);  // and takes no memory
 }
 
 TEST(zeros_do_not_get_old) {
   Residuals residuals;
   keep(residuals, 3, 0, std::vector<float>(100, 0.0F));
-  CHECK_EQ(int{residuals.oldest(9)}, 0);
+  CHECK_EQ(oldest_at(residuals, 9), 0);
   keep(residuals, 3, 0, std::vector<float>(100, 1.0F));
   keep(residuals, 4, 0, std::vector<float>(100, -1.0F));
   add_to_zeros(residuals, 5, 0, kValues);
   residuals.settle(kStream);
-  CHECK_EQ(int{residuals.oldest(9)}, 0);
+  CHECK_EQ(oldest_at(residuals, 9), 0);
 }
 
 TEST(another_place_of_the_stream_does_not_get_older_with_it) {
   Residuals residuals;
   keep(residuals, 1, 0, {1});
   keep(residuals, 8, kValues - 1, {1});
-  CHECK_EQ(residuals.oldest(9), 8);
+  CHECK_EQ(oldest_at(residuals, 9), 8);
   add_to_zeros(residuals, 9, 0, 1);
   residuals.settle(kStream);
-  CHECK_EQ(residuals.oldest(9), 1);
+  CHECK_EQ(oldest_at(residuals, 9), 1);
 }
 
 TEST(a_residual_follows_the_scale_of_the_values) {
@@ -193,7 +230,91 @@ TEST(forgetting_everything_counts_it) {
   residuals.drop_all();
   CHECK_EQ(residuals.dropped_bytes(), 4096u);  // a block
   CHECK(!residuals.any(kStream));
-  CHECK_EQ(residuals.oldest(5), 0);
+  CHECK_EQ(oldest_at(residuals, 5), 0);
+}
+
+TEST(a_stream_that_is_not_called_any_more_does_not_age) {
+  Residuals residuals;
+  keep(residuals, 3, 0, {1});
+  CHECK_EQ(int{residuals.oldest(50)}, 1);
+  CHECK_EQ(oldest_at(residuals, 6), 3);
+  CHECK_EQ(int{residuals.oldest(50)}, 3);
+}
+
+TEST(values_and_weight_go_along_together_piece_by_piece) {
+  Residuals residuals;
+  keep_piece(residuals, 1, 1, 5, 7);
+  keep_piece(residuals, 2, 1, 2, 3);
+  keep_piece(residuals, 2, 2, 4, 1);
+  CHECK((take_piece(residuals, 3, 0) == Taken{0, 0}));
+  CHECK((take_piece(residuals, 3, 1) == Taken{7, 10}));
+  CHECK((take_piece(residuals, 3, 1) == Taken{0, 0}));
+  CHECK((take_piece(residuals, 3, 2) == Taken{4, 1}));
+  CHECK(!residuals.any(kStream));
+}
+
+TEST(samples_whose_values_are_zero_are_kept_and_get_old) {
+  Residuals residuals;
+  keep_piece(residuals, 1, 1, 0, 7);
+  CHECK(residuals.any(kStream));
+  CHECK_EQ(oldest_at(residuals, 4), 3);
+  CHECK((take_piece(residuals, 4, 1) == Taken{0, 7}));
+  residuals.settle(kStream);
+  CHECK_EQ(residuals.bytes(), 0u);
+  keep_piece(residuals, 1, 1, 5, 2);  // and ones that cancel each other
+  keep_piece(residuals, 1, 1, -5, 2);
+  CHECK((take_piece(residuals, 2, 1) == Taken{0, 4}));
+}
+
+TEST(without_samples_nothing_is_kept_unless_a_residual_came_along) {
+  Residuals residuals;
+  keep_piece(residuals, 1, 1, 0, 0);
+  CHECK(!residuals.any(kStream));
+}
+
+TEST(a_scale_changes_values_and_not_their_weight) {
+  Residuals residuals;
+  keep_piece(residuals, 1, 0, 3, 7, 1024);
+  CHECK((take_piece(residuals, 2, 0, 512) == Taken{1.5F, 7}));
+}
+
+TEST(what_is_not_finite_is_dropped_with_its_weight) {
+  Residuals residuals;
+  keep_piece(residuals, 1, 1, std::numeric_limits<float>::infinity(), 7);
+  CHECK(!residuals.any(kStream));
+  CHECK_EQ(residuals.dropped_bytes(), kPieceBytes);
+  CHECK((take_piece(residuals, 2, 1) == Taken{0, 0}));
+}
+
+TEST(what_is_taken_has_its_weights) {
+  Residuals residuals;
+  keep_piece(residuals, 1, 1, 5, 7);
+  const KeptValues kept = residuals.take(kStream);
+  CHECK((kept.weights == std::vector<std::uint32_t>{0, 7, 0}));
+  CHECK_EQ(kept.values.size(), 3 * kPieceBytes - 4);
+}
+
+TEST(what_went_along_with_an_operation_that_failed_is_kept_again_as_old_as_it_was) {
+  Residuals residuals;
+  keep_piece(residuals, 1, 1, 5, 7);
+  keep_piece(residuals, 3, 2, 1, 2);
+  const Residuals::Loan loan = residuals.lend(kStream);
+  CHECK((take_piece(residuals, 4, 1) == Taken{5, 7}));
+  CHECK((take_piece(residuals, 4, 2) == Taken{1, 2}));
+  keep_piece(residuals, 4, 2, 10, 20);  // another one
+  residuals.give_back(loan);
+  residuals.settle(kStream);
+  CHECK_EQ(oldest_at(residuals, 4), 3);
+  CHECK((take_piece(residuals, 5, 1) == Taken{5, 7}));
+  CHECK((take_piece(residuals, 5, 2) == Taken{11, 22}));
+}
+
+TEST(a_loan_of_nothing_gives_nothing_back) {
+  Residuals residuals;
+  const Residuals::Loan loan = residuals.lend(kStream);
+  CHECK(!loan.any());
+  residuals.give_back(loan);
+  CHECK(!residuals.any(kStream));
 }
 
 RUN_TESTS()

@@ -224,4 +224,28 @@ TEST(a_gather_has_equal_parts_in_rank_order) {
   }
 }
 
+TEST(packets_of_a_weighted_mean_carry_the_same_pieces_whoever_owns_them) {
+  for (const std::uint32_t elements : {1u, 15u, 352u, 353u, 5'000u, 100'003u}) {
+    for (const Rank owners : {Rank{1}, Rank{2}, Rank{3}, Rank{7}}) {
+      for (const std::uint64_t seed : {0u, 1u, 2u, 3u}) {
+        constexpr std::uint32_t kPacket = 1'408;
+        const Schedule schedule({elements, DType::Float32, ReduceOp::WeightedMean, true}, seed, owners,
+                                kPacket, seed);
+        std::size_t bytes = 0;
+        for (Rank index = 0; index < owners; ++index) {
+          const Shard shard = schedule.shard(index);
+          for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
+            const std::size_t begin = shard.begin + shard.place_of(packet);
+            CHECK_EQ(begin % kPacket, 0u);
+            CHECK_EQ(std::size_t{shard.length_of(packet)},
+                     std::min<std::size_t>(kPacket, schedule.bytes() - begin));
+            bytes += shard.length_of(packet);
+          }
+        }
+        CHECK_EQ(bytes, schedule.bytes());
+      }
+    }
+  }
+}
+
 RUN_TESTS()

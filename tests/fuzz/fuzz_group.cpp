@@ -87,7 +87,7 @@ class Script {
     const std::uint32_t most = static_cast<std::uint32_t>(kMostBucketBytes / size_of(descriptor.dtype));
     descriptor.elements = input_.take<std::uint16_t>() % most;
     const std::uint8_t how = input_.byte();
-    descriptor.op = static_cast<ReduceOp>(how % 3);
+    descriptor.op = static_cast<ReduceOp>(how % 4);
     descriptor.bounded = (how & 4) != 0 && descriptor.op != ReduceOp::Gather;
     if (descriptor.op == ReduceOp::Gather) descriptor.elements -= descriptor.elements % config_.size;
     Call call{.descriptor = descriptor};

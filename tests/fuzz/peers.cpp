@@ -34,7 +34,7 @@ Descriptor any_descriptor(Input& input) {
   Descriptor descriptor;
   descriptor.elements = input.take<std::uint32_t>();
   descriptor.dtype = static_cast<DType>(input.below(static_cast<unsigned>(DType::Last) + 1));
-  descriptor.op = static_cast<ReduceOp>(input.below(3));
+  descriptor.op = static_cast<ReduceOp>(input.below(4));
   descriptor.bounded = input.below(2) == 1;
   return descriptor;
 }

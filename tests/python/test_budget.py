@@ -90,7 +90,9 @@ class Member:
         self.group, self.rank, self.size = group, rank, group.size
         self.operations = 0
 
-    def all_reduce_async(self, buffer: torch.Tensor, op: str = "mean", *, weight: int | None = None) -> Any:
+    def all_reduce_async(
+        self, buffer: torch.Tensor, op: str = "mean", *, weight: int | None = None, **_: Any
+    ) -> Any:
         assert op == "mean"
         assert weight is not None
         number, self.operations = self.operations, self.operations + 1
@@ -413,7 +415,7 @@ def test_buffers_of_a_step_that_failed_are_not_used_again() -> None:
     given: list[torch.Tensor] = []
     healthy = member.all_reduce_async
 
-    def failing(buffer: torch.Tensor, op: str = "mean", *, weight: int | None = None) -> Any:
+    def failing(buffer: torch.Tensor, op: str = "mean", *, weight: int | None = None, **_: Any) -> Any:
         given.append(buffer)  # held, as an operation in flight holds it
         if len(given) == 1:
             raise TimeoutError

@@ -488,5 +488,5 @@ def test_a_wrapped_optimizer_is_unwrapped(ddp: Any) -> None:
 
 
 def test_exact_is_gone_with_a_reason() -> None:
-    with pytest.raises(AttributeError, match=r"optireduce.exact is gone: .*always exact"):
+    with pytest.raises(AttributeError, match=r"optireduce.exact is gone: .*are exact"):
         _ = optireduce.exact  # type: ignore[attr-defined]

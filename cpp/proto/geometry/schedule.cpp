@@ -18,8 +18,9 @@ std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-std::size_t shared_out(std::size_t bytes, Rank size, std::size_t payload_bytes) {
-  return round_up(std::max((bytes + size - 1) / size, payload_bytes / kLeastFilling), kShardAlign);
+std::size_t shared_out(std::size_t bytes, Rank size, std::size_t payload_bytes, bool whole_packets) {
+  const std::size_t least = std::max((bytes + size - 1) / size, payload_bytes / kLeastFilling);
+  return round_up(least, whole_packets ? payload_bytes : kShardAlign);
 }
 
 /// Spread evenly whatever the number of operations in a step is: a step with as many operations as ranks
@@ -52,9 +53,11 @@ Schedule::Schedule(const Descriptor& descriptor, std::uint64_t operation, Rank o
     : owners_(owners),
       rotation_(descriptor.op == ReduceOp::Gather ? Rank{0} : rotation_of(operation, owners)),
       bytes_(std::size_t{descriptor.elements} * size_of(descriptor.dtype)),
-      shard_bytes_(descriptor.op == ReduceOp::Gather ? bytes_ / owners
-                                                     : shared_out(bytes_, owners, payload_bytes)),
+      shard_bytes_(descriptor.op == ReduceOp::Gather
+                       ? bytes_ / owners
+                       : shared_out(bytes_, owners, payload_bytes, descriptor.op == ReduceOp::WeightedMean)),
       payload_bytes_(payload_bytes),
+      same_pieces_(descriptor.op == ReduceOp::WeightedMean),
       order_seed_(order_seed == 0 ? 0 : (order_seed ^ (operation + 1) * kOrderFactor) | 1) {}
 
 Shard Schedule::shard(Rank index) const {
@@ -63,8 +66,10 @@ Shard Schedule::shard(Rank index) const {
   const auto bytes = static_cast<std::uint32_t>(end - begin);
   const std::uint32_t full = bytes / payload_bytes_;
   const std::uint32_t unit = chunk_packets_for(payload_bytes_);
-  return {begin, bytes, payload_bytes_, unit,
-          order_seed_ == 0 ? PacketOrder::in_place(full) : PacketOrder::shuffled(full, unit, order_seed_)};
+  PacketOrder order =
+      order_seed_ == 0 ? PacketOrder::in_place(full) : PacketOrder::shuffled(full, unit, order_seed_);
+  if (same_pieces_) order.short_piece = full;
+  return {begin, bytes, payload_bytes_, unit, order};
 }
 
 std::size_t Schedule::max_bytes(Rank owners) {

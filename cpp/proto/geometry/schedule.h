@@ -102,7 +102,8 @@ struct Shard {
   }
 };
 
-/// The schedule of one operation.
+/// The schedule of one operation. Of weighted means a packet carries the same piece of the bucket in every
+/// operation, whoever the owners are: residuals are kept by piece, each with its own weight.
 class Schedule {
  public:
   /// `order_seed`: 0 leaves packets in the order in which they lie in memory.
@@ -126,6 +127,7 @@ class Schedule {
   std::size_t bytes_;
   std::size_t shard_bytes_;
   std::uint32_t payload_bytes_;
+  bool same_pieces_;
   std::uint64_t order_seed_;
 };
 

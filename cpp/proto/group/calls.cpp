@@ -30,10 +30,15 @@ std::uint64_t Calls::take(Time now, const Call& call) {
   check(call);
   LocalCall local{call, core_.progress.take_number(call.step), now};
   local.step = core_.progress.step_of(local.number);
+  local.weights = Weights(call.weight);
   // Decisions name at most 64 ranks, and none of a grid's: there operations are exact.
   const GroupConfig& config = core_.config;
   if (config.delivery == Delivery::Carry && (!config.rows.empty() || config.size > 64))
     local.descriptor.bounded = false;
+  // Nothing is kept there that would have a weight of its own.
+  if (local.descriptor.op == ReduceOp::WeightedMean &&
+      (config.delivery != Delivery::Carry || !config.rows.empty()))
+    local.descriptor.op = ReduceOp::Mean;
   if (config.size == 1) local.wide = {};  // nothing will ever travel
   core_.waiting.push_back(local);
   core_.timers.set({TimerKind::Fail, local.number}, local.fails_at());
@@ -100,8 +105,9 @@ bool Calls::refuse(Time now, const LocalCall& call, const Operation& operation) 
 
 void Calls::begin_operation(Time now, Operation& operation, const LocalCall& call) {
   operation.begin(now, call, core_.residuals);
+  core_.oldest_residual = core_.residuals.oldest(call.step);
   requests_.schedule(now, operation);
-  if (call.weight != 0 || !operation.setup().serves()) return;
+  if (!operation.call().weights.abstains() || !operation.setup().serves()) return;
   for (const Rank to : operation.setup().members) {
     if (to != core_.config.rank) core_.tell_abstention(operation, to);
   }

@@ -30,12 +30,12 @@ void Calls::fail(Time now, std::uint64_t number, ErrorCode code, std::string mes
     core_.waiting.erase(call);
   }
   for (const Scope scope : {Scope::Row, Scope::All}) {
-    const Operation* const operation = core_.operations.find_open(number, scope);
+    Operation* const operation = core_.operations.find_open(number, scope);
     if (operation == nullptr || !operation->begun()) continue;
+    operation->give_back(core_.residuals);
     descriptor = operation->descriptor();
     report = report_of(now, *operation);
     if (!operation->setup().carries()) continue;
-    core_.residuals.settle(operation->setup().stream);
     if (operation->call().adds())
       report.own.dropped = report.bytes - std::min<std::uint64_t>(report.bytes, report.own.residual);
   }

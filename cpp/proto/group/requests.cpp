@@ -77,7 +77,7 @@ void Requests::handle(Time now, const ReceivedRun& run) {
   // Any header says that we are through: enough for a rank that waits for our contribution.
   if (operation == nullptr || (contribution && operation->finished()))
     return core_.tell(PacketType::Status, from);
-  if (contribution && operation->begun() && operation->call().weight == 0)
+  if (contribution && operation->begun() && operation->call().weights.abstains())
     return core_.tell_abstention(*operation, from);
   const auto min_age = static_cast<std::uint32_t>(core_.repair_timers(from).retry.ns / 1000);
   const RequestContext context{operation->place_of(from), from, body->newest, as_timestamp(now), min_age};

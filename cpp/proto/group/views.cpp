@@ -87,7 +87,7 @@ void Views::rejoin(Time now, const View& view) {
     Operation& operation = calls_.make_operation(now, call.number, Scope::All, call.descriptor, call.stream);
     const bool again = call.number >= view.cut;
     if (again && !call.intact) call.contributes = false;
-    if (again && !call.contributes) call.weight = 0;
+    if (again && !call.contributes) call.weights = Weights(0);
     calls_.begin_operation(now, operation, call);
   }
   fail_lost_exact(now, view);

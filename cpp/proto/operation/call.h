@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "recovery/residual.h"
 #include "stage/bucket.h"
+#include "stage/weights.h"
 
 namespace optireduce {
 
@@ -14,9 +16,9 @@ struct Call {
   Descriptor descriptor;
   std::byte* data = nullptr;  // valid until the report; with `stays_readable` until Group::release
   Duration timeout;           // it fails if it is not complete then
-  std::uint32_t weight = 1;   // samples behind the contribution; 0: it has none
+  std::uint32_t weight = 1;   // samples behind the contribution; 0: it has none, and its values do not matter
   /// Names the bucket and its layout, alike on all ranks; 0: none. Excluded contributions are kept by it, so
-  /// that bounded calls need one.
+  /// that bounded calls need one. An exact call includes what is kept.
   std::uint32_t stream = 0;
   std::uint64_t step = 0;  // of training; members may differ by max_lag
   float scale = 1;         // the values are multiplied by it (a loss scale)
@@ -35,8 +37,10 @@ struct LocalCall : Call {
   WideMemory grid_wide = {};  // of the whole bucket, where stages exchange the narrow data itself
   bool contributes = true;    // false: the gradient is dropped, because this rank was not a member in time
   bool intact = true;         // false: decisions that do not count any more have overwritten some of it
+  Weights weights = {};       // behind the contribution, with the residuals that go along
+  Residuals::Loan lent = {};  // what goes along with an exact operation
 
-  bool adds() const { return contributes && weight != 0; }
+  bool adds() const { return contributes && !weights.abstains(); }
   Time fails_at() const { return called_at + timeout; }
 };
 

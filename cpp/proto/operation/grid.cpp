@@ -93,12 +93,12 @@ void widen_from_grid(const Operation& row) {
 LocalCall call_after(const Operation& row, Scope scope) {
   LocalCall call = row.call();
   call.stream = 0;
-  call.weight = 1;
+  call.weights = Weights(1);
   if (scope == Scope::Column) {
     const Shard& shard = row.scatter().shard();
     call.descriptor.elements = static_cast<std::uint32_t>(shard.bytes / size_of(call.descriptor.dtype));
     call.data += shard.begin;
-    call.weight = static_cast<std::uint32_t>(row.scatter().contributed_weight());
+    call.weights = Weights(static_cast<std::uint32_t>(row.scatter().contributed_weight()));
   }
   return call;
 }

@@ -1,6 +1,7 @@
 #include "operation/operation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/reduce.h"
 
@@ -19,7 +20,8 @@ ValueSpace Operation::value_space() const {
           .type = exchange_.bucket().value_type(),
           .bytes = exchange_.bucket().value_bytes(),
           .step = call_->step,
-          .scale = call_->scale};
+          .scale = call_->scale,
+          .piece_bytes = setup().weighted() ? exchange_.bucket().value_begin({setup().payload_bytes, 0}) : 0};
 }
 
 // ---- The local process
@@ -29,42 +31,69 @@ void Operation::begin(Time now, const LocalCall& call, Residuals& residuals) {
   call_ = call;
   const std::vector<Bucket::Memory> before = bucket.begin(call.data, call.wide);
   if (!call.contributes) own_.dropped += bytes();
+  if (setup().has_residuals()) residuals.note_begun(setup().stream, call.step);
+  const bool takes = takes_residual(residuals);
+  if (takes) prepare_for_residual(residuals);
   for (Rank owner = 0; owner < places(); ++owner)
-    take_over_shard(owner, before[gather().index(owner)], residuals);
+    take_over_shard(owner, before[gather().index(owner)], takes, residuals);
   if (setup().serves()) note_begun(now, setup().me);
-  exchange_.scatter().begin(call.contributes ? call.weight : 0, bucket);
+  exchange_.scatter().begin(call_->contributes ? call_->weights : Weights(0), bucket);
+}
+
+/// Without samples of its own a rank contributes its residual to a weighted mean, and nothing to others.
+bool Operation::takes_residual(const Residuals& residuals) const {
+  if (!setup().has_residuals() || !setup().serves() || !residuals.any(setup().stream)) return false;
+  return call_->contributes && call_->intact && !call_->lent.any() &&
+         (setup().weighted() || !call_->weights.abstains());
+}
+
+void Operation::prepare_for_residual(const Residuals& residuals) {
+  if (!descriptor().bounded) call_->lent = residuals.lend(setup().stream);
+  if (!setup().weighted()) return;
+  if (call_->weights.abstains()) std::ranges::fill(exchange_.bucket().values({0, bytes()}), std::byte{0});
+  call_->weights.divide(bytes(), setup().payload_bytes);
 }
 
 /// What was decided before the process began goes into its memory, and what it would have contributed there
 /// becomes residual; to the rest residuals are added.
-void Operation::take_over_shard(Rank owner, const Bucket::Memory& before, Residuals& residuals) {
+void Operation::take_over_shard(Rank owner, const Bucket::Memory& before, bool takes, Residuals& residuals) {
   Bucket& bucket = exchange_.bucket();
   const Rank index = gather().index(owner);
   const Shard& shard = gather().shard(owner);
-  if (before.empty() && !(carries_along() && residuals.any(setup().stream))) return;
+  if (before.empty() && !takes) return;
   for (std::uint32_t packet = 0; packet < shard.packets(); ++packet) {
-    const Place place = optireduce::place_of(shard, packet);
     const std::uint64_t held = exchange_.held(owner, packet / shard.chunk_packets);
     if ((held >> packet % shard.chunk_packets & 1) != 0) {
       if (carries_along()) keep_excluded(owner, packet, residuals);
       if (!before.empty()) bucket.put(index, shard, packet, before.data() + shard.place_of(packet));
-    } else if (carries_along() && setup().serves() && call_->intact) {
-      own_.carried += residuals.add_to(value_space(), bucket.value_begin(place), bucket.values(place));
+    } else if (takes) {
+      add_residual(shard, packet, residuals);
     }
   }
   finish_streaming();
 }
 
+void Operation::add_residual(const Shard& shard, std::uint32_t packet, Residuals& residuals) {
+  const Bucket& bucket = exchange_.bucket();
+  const Place place = optireduce::place_of(shard, packet);
+  const Residuals::Carried added =
+      residuals.add_to(value_space(), bucket.value_begin(place), bucket.values(place));
+  own_.carried += added.bytes;
+  if (setup().weighted()) call_->weights.add(shard, packet, added.weight);
+}
+
 /// Our contribution to a packet that was decided without it. Call it before the decision overwrites it.
 void Operation::keep_excluded(Rank owner, std::uint32_t packet, Residuals& residuals) {
   const Bucket& bucket = exchange_.bucket();
-  const Place place = optireduce::place_of(gather().shard(owner), packet);
+  const Shard& shard = gather().shard(owner);
+  const Place place = optireduce::place_of(shard, packet);
   if (!call_->intact) {
     own_.dropped += place.bytes;
     return;
   }
   const std::uint64_t dropped = residuals.dropped_bytes();
-  residuals.keep(value_space(), bucket.value_begin(place), bucket.values(place));
+  residuals.keep(value_space(), bucket.value_begin(place), bucket.values(place),
+                 setup().weighted() ? call_->weights.of(shard, packet) : 0);
   const std::uint64_t now_dropped = residuals.dropped_bytes() - dropped;
   own_.dropped += now_dropped;
   if (now_dropped == 0) own_.residual += place.bytes;
@@ -88,7 +117,13 @@ void Operation::note_overwritten() {
 
 void Operation::finish(Residuals& residuals) {
   finished_ = true;
-  if (setup().carries()) residuals.settle(setup().stream);
+  if (setup().has_residuals()) residuals.settle(setup().stream);
+}
+
+void Operation::give_back(Residuals& residuals) {
+  if (!setup().has_residuals()) return;
+  residuals.give_back(std::exchange(call_->lent, {}));
+  residuals.settle(setup().stream);
 }
 
 // ---- Packets in

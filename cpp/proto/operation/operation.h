@@ -54,6 +54,8 @@ class Operation {
   bool complete() const { return begun() && exchange_.complete(); }
   /// Ends the local process's part. The operation stays to answer requests.
   void finish(Residuals& residuals);
+  /// It has failed: what went along with it, if it is exact, is kept again.
+  void give_back(Residuals& residuals);
   bool finished() const { return finished_; }
   /// What became of our contribution so far.
   const OwnBytes& own() const { return own_; }
@@ -90,8 +92,11 @@ class Operation {
   void note_begun(Time now, Rank place);
   /// Whether our contribution, if there is one, is kept where it is excluded.
   bool carries_along() const { return begun() && call_->adds() && setup().carries(); }
+  bool takes_residual(const Residuals& residuals) const;
+  void prepare_for_residual(const Residuals& residuals);
+  void add_residual(const Shard& shard, std::uint32_t packet, Residuals& residuals);
   void keep_excluded(Rank owner, std::uint32_t packet, Residuals& residuals);
-  void take_over_shard(Rank owner, const Bucket::Memory& before, Residuals& residuals);
+  void take_over_shard(Rank owner, const Bucket::Memory& before, bool takes, Residuals& residuals);
   ValueSpace value_space() const;
 
   Exchange exchange_;

@@ -59,8 +59,9 @@ void Exchange::label(OutgoingBatch& batch, PacketType type) const {
 }
 
 /// See Header.
-std::uint64_t Exchange::contribution_detail(Rank owner) const {
-  return scatter_.own_weight() | std::uint64_t{gather_.inbox(owner).whole_chunks()} << 32;
+std::uint64_t Exchange::contribution_detail(Rank owner, std::uint32_t packet) const {
+  const std::uint32_t weight = scatter_.own_weights().of(gather_.shard(owner), packet);
+  return weight | std::uint64_t{gather_.inbox(owner).whole_chunks()} << 32;
 }
 
 bool Exchange::next_decision(Time now, const std::vector<Peer>& peers, bool to_group, OutgoingBatch& batch) {
@@ -80,13 +81,13 @@ bool Exchange::next_contribution(const std::vector<Peer>& peers, std::vector<boo
     const Rank to = setup_.members[turn_];
     Outbox& outbox = scatter_.outbox(turn_);
     if (blocked[to]) continue;
-    if (!outbox.next(peers[to].window, gather_.inbox(turn_), batch)) {
+    if (!outbox.next(peers[to].window, gather_.inbox(turn_), scatter_.own_weights(), batch)) {
       blocked[to] = !outbox.all_sent();
       continue;
     }
     for (std::uint32_t i = 0; bucket_.narrow() && i < batch.packets; ++i)
       bucket_.round(place_of(batch.shard, batch.first_packet + i));
-    batch.detail = contribution_detail(turn_);
+    batch.detail = contribution_detail(turn_, batch.first_packet);
     batch.shard_index = schedule_.shard_of(turn_);
     batch.to.assign(1, to);
     label(batch, PacketType::Contribution);
@@ -117,8 +118,10 @@ bool Exchange::fill_repair(const Repair& repair, OutgoingBatch& batch) const {
   batch.shard = gather_.shard(owner);
   batch.shard_index = repair.shard;
   batch.first_packet = repair.chunk * batch.shard.chunk_packets + first_bit;
-  batch.packets = decision ? details(owner).equal_run(batch.first_packet, run) : run;
-  batch.detail = decision ? details(owner).detail(batch.first_packet) : contribution_detail(owner);
+  batch.packets = decision ? details(owner).equal_run(batch.first_packet, run)
+                           : scatter_.own_weights().equal_run(batch.shard, batch.first_packet, run);
+  batch.detail =
+      decision ? details(owner).detail(batch.first_packet) : contribution_detail(owner, batch.first_packet);
   batch.flags = kFlagResent;
   batch.group = false;
   batch.to.assign(1, repair.to);

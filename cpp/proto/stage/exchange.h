@@ -68,7 +68,7 @@ class Exchange {
 
  private:
   void label(OutgoingBatch& batch, PacketType type) const;
-  std::uint64_t contribution_detail(Rank owner) const;
+  std::uint64_t contribution_detail(Rank owner, std::uint32_t packet) const;
 
   OperationSetup setup_;
   Schedule schedule_;

@@ -4,7 +4,8 @@
 
 namespace optireduce {
 
-bool Outbox::next(const SendWindow& window, const Inbox& answers, OutgoingBatch& batch) {
+bool Outbox::next(const SendWindow& window, const Inbox& answers, const Weights& weights,
+                  OutgoingBatch& batch) {
   while (!all_sent() && is_answered(answers, next_packet_)) ++next_packet_;
   if (all_sent()) return false;
   const std::uint32_t chunk_end = (next_packet_ / shard_.chunk_packets + 1) * shard_.chunk_packets;
@@ -13,7 +14,8 @@ bool Outbox::next(const SendWindow& window, const Inbox& answers, OutgoingBatch&
   while (end < most && !is_answered(answers, end)) ++end;
   batch.shard = shard_;
   batch.first_packet = next_packet_;
-  batch.packets = end - next_packet_;
+  batch.packets = weights.equal_run(shard_, next_packet_, end - next_packet_);
+  end = next_packet_ + batch.packets;
   if (!window.admits(Stage::Contributions, batch.bytes())) return false;
   batch.flags = is_last_percent(shard_, end) ? kFlagLast : std::uint8_t{0};
   next_packet_ = end;

@@ -9,6 +9,7 @@
 #include "stage/bucket.h"
 #include "stage/inbox.h"
 #include "stage/setup.h"
+#include "stage/weights.h"
 
 namespace optireduce {
 
@@ -87,8 +88,8 @@ class Outbox {
   }
 
   /// The next packets, if the window admits them, in order. `answers`: packets that their owner has decided
-  /// are not sent any more.
-  bool next(const SendWindow& window, const Inbox& answers, OutgoingBatch& batch);
+  /// are not sent any more. Packets of one batch have the same weight.
+  bool next(const SendWindow& window, const Inbox& answers, const Weights& weights, OutgoingBatch& batch);
   void stamp(const OutgoingBatch& batch, std::uint32_t timestamp);
   /// The requested packets that were sent, and lost.
   std::uint64_t to_repair(const RequestEntry& entry, const RequestContext& context,

@@ -35,7 +35,7 @@ std::uint32_t ReduceScatter::accept(Time now, Rank from, const ReceivedRun& run,
   const std::uint32_t first_bit = first % shard_.chunk_packets;
   const std::uint64_t fresh = inboxes_[from].accept(now, chunk, Shard::mask_of(first_bit, run.packets));
   if (fresh == 0) return 0;
-  weights_[from] = static_cast<std::uint32_t>(run.header.detail);
+  weights_[from] = weight_of(run.header);
   if (inboxes_[from].complete()) complete_at_[from] = now;
   chunks_[chunk].pieces.push_back({run, from, first_bit});
   decide_ready(chunk, bucket);
@@ -53,12 +53,13 @@ void ReduceScatter::stop_waiting_for(Rank place, Bucket& bucket) {
   decide_all_ready(bucket);
 }
 
-void ReduceScatter::begin(std::uint32_t weight, Bucket& bucket) {
+void ReduceScatter::begin(const Weights& weights, Bucket& bucket) {
   const Rank me = setup_.me;
   if (!setup_.serves()) return;
-  own_ = setup_.adds() && weight != 0;
-  weights_[me] = own_ ? weight : 0;
-  if (weight == 0) abstained_[me] = true;
+  own_ = setup_.adds() && !weights.abstains();
+  own_weights_ = weights;
+  weights_[me] = own_ ? weights.usual() : 0;
+  if (weights.abstains()) abstained_[me] = true;
   waited_[me] = false;
   for (Rank place = 0; own_ && place < setup_.places(); ++place) {
     if (place != me) outboxes_[place].begin();
@@ -124,7 +125,8 @@ void ReduceScatter::decide(std::uint32_t index, std::uint64_t bits, Bucket& buck
 
 void ReduceScatter::decide_packet(std::uint32_t packet, Bucket& bucket) {
   // Alone: the sum is there already. A narrow form is not: a rank that returns gets it.
-  if (setup_.places() == 1 && own_ && !bucket.narrow()) return;
+  const bool whole = setup_.descriptor.op == ReduceOp::Sum || own_weights_.of(shard_, packet) == 1;
+  if (setup_.places() == 1 && own_ && whole && !bucket.narrow()) return;
   find_contributions(packet, bucket);
   const std::uint64_t detail = detail_of(packet);
   decided_.set_detail(shard_, packet, detail);
@@ -149,9 +151,11 @@ void ReduceScatter::find_contributions(std::uint32_t packet, Bucket& bucket) {
   std::fill(by_place_.begin(), by_place_.end(), nullptr);
   const std::uint32_t bit = packet % shard_.chunk_packets;
   if (own_) by_place_[setup_.me] = bucket.data(index_, shard_) + shard_.place_of(packet);
+  included_weight_ = own_ ? own_weights_.of(shard_, packet) : 0;
   for (const Piece& piece : chunks_[packet / shard_.chunk_packets].pieces) {
-    if (bit >= piece.first_bit && bit - piece.first_bit < piece.run.packets)
-      by_place_[piece.from] = piece.run.payload(bit - piece.first_bit);
+    if (bit < piece.first_bit || bit - piece.first_bit >= piece.run.packets) continue;
+    if (by_place_[piece.from] == nullptr) included_weight_ += weight_of(piece.run.header);
+    by_place_[piece.from] = piece.run.payload(bit - piece.first_bit);
   }
   inputs_.clear();
   for (Rank place = 0; place < setup_.places(); ++place) {
@@ -160,7 +164,8 @@ void ReduceScatter::find_contributions(std::uint32_t packet, Bucket& bucket) {
   }
 }
 
-/// Who is in the packet; a contribution that is not is not wanted any more.
+/// Who is in the packet; a contribution that is not is not wanted any more. All that a rank without samples
+/// has is in a weighted mean.
 std::uint64_t ReduceScatter::detail_of(std::uint32_t packet) {
   std::uint64_t included = 0, missing = 0;
   for (Rank place = 0; place < setup_.places(); ++place) {
@@ -168,7 +173,10 @@ std::uint64_t ReduceScatter::detail_of(std::uint32_t packet) {
       included |= setup_.bit_of(place);
       continue;
     }
-    if (abstained_[place]) continue;
+    if (abstained_[place]) {
+      if (setup_.descriptor.op == ReduceOp::WeightedMean) included |= setup_.bit_of(place);
+      continue;
+    }
     ++missing;
     ++excluded_[place];
     if (setup_.best_effort) missing_.emplace_back(place, packet);
@@ -178,8 +186,11 @@ std::uint64_t ReduceScatter::detail_of(std::uint32_t packet) {
 }
 
 /// A bounded mean divides by all members, whoever is included: an excluded contribution comes later, so that
-/// every gradient counts once. A weighted mean divides by the weights.
+/// every gradient counts once. A weighted mean divides by the weights that are included: an excluded
+/// contribution comes later with its weight, so that every sample counts once.
 double ReduceScatter::divisor() const {
+  if (setup_.descriptor.op == ReduceOp::WeightedMean)
+    return static_cast<double>(std::max<std::uint64_t>(included_weight_, 1));
   if (setup_.descriptor.op != ReduceOp::Mean) return 1.0;
   if (setup_.fixed_divisor != 0) return setup_.fixed_divisor;
   if (setup_.tells_sets()) return setup_.places();

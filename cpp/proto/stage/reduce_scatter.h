@@ -26,8 +26,8 @@ class ReduceScatter {
   /// That member takes part but has nothing to add.
   void note_abstention(Rank from, Bucket& bucket);
   /// Our own contribution is in the bucket from now on, to all packets that are not decided, and on its way
-  /// to the other owners. Weight 0: we have none.
-  void begin(std::uint32_t weight, Bucket& bucket);
+  /// to the other owners, unless we abstain.
+  void begin(const Weights& weights, Bucket& bucket);
   /// Nothing more is waited for: decides the rest with the contributions that are here, but at most down to
   /// so many undecided packets, from the end of the shard.
   void close(Bucket& bucket, std::uint32_t undecided_packets = 0);
@@ -52,8 +52,9 @@ class ReduceScatter {
   std::uint32_t excluded_packets(Rank place) const { return excluded_[place]; }
   /// Best effort: members and packets that were decided without them.
   const std::vector<std::pair<Rank, std::uint32_t>>& missing() const { return missing_; }
-  std::uint32_t own_weight() const { return weights_[setup_.me]; }
-  /// The weights of all members that contributed to any packet.
+  /// Behind our contribution; of nothing before the process has begun.
+  const Weights& own_weights() const { return own_weights_; }
+  /// The weights of all members that contributed to any packet. Not of weighted means: there packets differ.
   std::uint64_t contributed_weight() const;
   /// Places whose contributions were not finite.
   const std::set<Rank>& non_finite() const { return non_finite_; }
@@ -95,6 +96,7 @@ class ReduceScatter {
   std::vector<bool> waited_;             // by place
   std::vector<bool> abstained_;          // by place
   bool own_ = false;                     // our contribution is in the bucket
+  Weights own_weights_{0};
   std::vector<Chunk> chunks_;
   std::uint32_t first_open_chunk_ = 0;  // all before are decided
   Decided decided_;
@@ -102,7 +104,8 @@ class ReduceScatter {
   std::vector<std::pair<Rank, std::uint32_t>> missing_;  // place and packet; best effort only
   std::vector<Outbox> outboxes_;                         // by place
 
-  std::vector<const std::byte*> by_place_, inputs_;  // scratch: one packet's contributions
+  std::vector<const std::byte*> by_place_, inputs_;  // scratch: one packet's contributions ...
+  std::uint64_t included_weight_ = 0;                // ... and what they weigh, of a weighted mean
 };
 
 }  // namespace optireduce

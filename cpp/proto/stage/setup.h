@@ -38,8 +38,10 @@ struct OperationSetup {
   bool adds() const { return reduces && descriptor.op != ReduceOp::Gather; }
   /// Of exact operations and in best effort only the number of missing contributions is told.
   bool tells_sets() const { return descriptor.bounded && !best_effort; }
-  /// Whether excluded contributions are kept.
-  bool carries() const { return tells_sets() && stream != 0; }
+  bool weighted() const { return descriptor.op == ReduceOp::WeightedMean; }
+  /// Whether residuals go along, and excluded contributions are kept. An exact operation excludes nobody.
+  bool has_residuals() const { return stream != 0 && adds() && !best_effort; }
+  bool carries() const { return has_residuals() && descriptor.bounded; }
   std::uint64_t bit_of(Rank place) const { return std::uint64_t{1} << (members[place] & 63u); }
   /// What headers say of a decision that lacks nobody: see Header::detail.
   std::uint64_t usual_detail() const {

@@ -92,6 +92,11 @@ struct Header {
   bool operator==(const Header&) const = default;
 };
 
+/// Of a contribution.
+inline std::uint32_t weight_of(const Header& header) {
+  return static_cast<std::uint32_t>(header.detail);
+}
+
 /// Writes the kSealAt bytes before the seal.
 void encode_fields(const Header& header, std::byte* out);
 
