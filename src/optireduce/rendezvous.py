@@ -21,7 +21,7 @@ import time
 from datetime import timedelta
 from typing import Any, Protocol
 
-from .errors import ConnectError
+from .errors import ConfigError, ConnectError
 
 _REQUEST = struct.Struct("!cIHI")
 _ANSWER = struct.Struct("!BI")
@@ -49,6 +49,16 @@ class Store(Protocol):
     def get(self, key: str, /) -> bytes:
         """The value of a key, once somebody has published it."""
         ...
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``"host:port"``."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(
+            f'store = {text!r} is not usable: it must be "host:port", for example "10.0.0.1:29500"'
+        )
+    return host.strip("[]"), int(port)
 
 
 def store_host(store: object) -> str:
@@ -89,24 +99,39 @@ class TcpStore:
         for key in keys:
             self._request(_GET, key, b"", max(0.0, deadline - time.monotonic()))
 
+    def peek(self, key: str, timeout_seconds: float) -> bytes | None:
+        """The key's value, or None if nobody has published it. Waits only for the store, at most so long;
+        OSError or ConnectError: it does not answer."""
+        try:
+            return self._request(_GET, key, b"", timeout_seconds, wait_seconds=0.0)
+        except _NotPublished:
+            return None
+
+    def put(self, key: str, value: bytes, timeout_seconds: float) -> None:
+        """Like set(), within so many seconds."""
+        self._request(_SET, key, value, timeout_seconds)
+
     def close(self) -> None:
         """Stop serving. Others' requests fail from here on, and set_last() returns."""
         if self._server is not None:
             self._server.stop()
 
-    def _request(self, kind: bytes, key: str, value: bytes, timeout: float) -> bytes:
+    def _request(
+        self, kind: bytes, key: str, value: bytes, timeout: float, wait_seconds: float | None = None
+    ) -> bytes:
+        """``wait_seconds``: for the key; as long as the whole request may take, if it is not given."""
         name = key.encode()
         _check_length("key", len(name), _MAX_KEY_BYTES)
         _check_length("value", len(value), _MAX_VALUE_BYTES)
         deadline = time.monotonic() + timeout
         with self._connect(deadline) as connection:
             connection.settimeout(timeout + _REQUEST_SECONDS)
-            wait_ms = int(min(timeout, _MAX_WAIT_SECONDS) * 1000)
+            wait_ms = int(min(timeout if wait_seconds is None else wait_seconds, _MAX_WAIT_SECONDS) * 1000)
             connection.sendall(_REQUEST.pack(kind, wait_ms, len(name), len(value)) + name + value)
             status, length = _ANSWER.unpack(_receive(connection, _ANSWER.size))
             answer = _receive(connection, min(length, _MAX_VALUE_BYTES))
         if status == _TIMED_OUT:
-            raise TimeoutError(f"nobody published {key!r} within {timeout:g} s")
+            raise _NotPublished(f"nobody published {key!r} within {timeout:g} s")
         if status != _OK:
             raise ConnectError(
                 f"the store at {self.host}:{self.port} refused {key!r}: {answer.decode(errors='replace')}"
@@ -125,6 +150,10 @@ class TcpStore:
                         f"no store answers at {self.host}:{self.port}: {error}", ranks=[0]
                     ) from None
                 time.sleep(_RETRY_SECONDS)
+
+
+class _NotPublished(TimeoutError):  # noqa: N818 - a TimeoutError to everybody else
+    """The store answered that the key is not there."""
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +26,15 @@ class Peers:
     rank: int
     """Our own."""
     key: bytes
-    doors: Mapping[int, tuple[str, int]]
+    doors: dict[int, tuple[str, int]]
     """Address and port of every other rank that has a service."""
 
     def __repr__(self) -> str:  # the key is nobody's business
         return f"Peers(rank={self.rank}, doors={dict(self.doors)})"
+
+    def move(self, peer: int, address: str, port: int) -> None:
+        """A restarted process of a rank listens there."""
+        self.doors[peer] = (address, port)
 
     def ask(self, peer: int, request: dict[str, Any], body: memoryview | None = None) -> dict[str, Any]:
         """The answer of a peer; with a ``body`` the bytes that follow fill it. Raises OSError, ChannelError
