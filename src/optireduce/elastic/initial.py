@@ -89,5 +89,6 @@ def _send(batch: list[torch.Tensor], reduce: Callable[[torch.Tensor], None]) -> 
     begin = 0
     for each in batch:
         end = begin + each.numel() * each.element_size()
-        each.copy_(carried[begin:end].view(each.dtype).reshape(each.shape))
+        aligned = carried[begin:end].clone()
+        each.copy_(aligned.view(each.dtype).reshape(each.shape))
         begin = end
