@@ -18,6 +18,7 @@ import optireduce
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--pause", type=float, default=0.0, help="seconds that every step computes longer")
+parser.add_argument("--tell", action="store_true", help="print every epoch")
 args = parser.parse_args()
 
 # 1. The group. group.local is a process group of this process alone: DDP's own collectives go nowhere.
@@ -38,6 +39,7 @@ loader = DataLoader(data, batch_size=32, sampler=sampler)
 # 3. Meet the other ranks. They begin with the parameters of rank 0; a restarted rank gets the group's.
 with optireduce.attach(model, process_group=group, optimizer=optimizer) as session:
     session.keep(scheduler)
+    print(f"rank {group.rank} was restarted {session.stats()['incarnation']} time(s)")
     while session.step < args.epochs * len(loader):  # the step of the group, also after a restart
         sampler.set_epoch(session.step // len(loader))
         for images, labels in session.batches(loader):
@@ -47,4 +49,8 @@ with optireduce.attach(model, process_group=group, optimizer=optimizer) as sessi
             optimizer.zero_grad()
             scheduler.step()
             time.sleep(args.pause)
-    print(f"rank {group.rank}: step {session.step}, loss {loss.item():.4f}, {session.stats()}")
+        if args.tell:
+            print(f"rank {group.rank}: epoch {session.step // len(loader) - 1}, loss {loss.item():.4f}")
+    session.flush(optimizer)
+    total = sum(float(parameter.double().sum()) for parameter in model.parameters())
+    print(f"rank {group.rank}: step {session.step}, the parameters add up to {total:.12f}")

@@ -54,11 +54,11 @@ class Process:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def order(self, end: int | None) -> None:
+    def order(self, **order: Any) -> None:
         """It may have ended already."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"end": end}) + "\n")
+            self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
 
     def wait_for(self, is_it: Callable[[dict[str, Any]], Any], what: str, since: int = 0) -> dict[str, Any]:
@@ -77,6 +77,11 @@ class Process:
 
     def at_step(self, step: int) -> dict[str, Any]:
         return self.wait_for(lambda fact: fact.get("step", -1) >= step, f"did not come to step {step}")
+
+    def advanced(self, steps: int) -> dict[str, Any]:
+        """So many steps from now on."""
+        self.at_step(0)
+        return self.at_step(self.steps()[-1]["step"] + steps)
 
     def with_members(self, members: list[int], since: int = 0) -> dict[str, Any]:
         return self.wait_for(lambda fact: fact.get("members") == members, f"never had {members}", since)
@@ -120,23 +125,22 @@ class Job:
     def __init__(self, size: int, **options: Any) -> None:
         self.size = size
         self.port = options.pop("port", None) or free_port()
+        self.serves = options.pop("serves", True)
         self.options = options
         self.all: list[Process] = []
         self.ranks: list[Process] = [self.start(rank) for rank in range(size)]
 
     def start(self, rank: int, **options: Any) -> Process:
         """A process of this rank, which takes the place of an earlier one."""
-        store = f"127.0.0.1:{self.port}"
         told = {
             "rank": rank,
             "size": options.pop("size", self.size),
-            "store": store,
+            "store": f"127.0.0.1:{self.port}",
+            "serves": self.serves,
             "options": self.options | options,
         }
         process = Process([sys.executable], told)
         self.all.append(process)
-        if len(self.all) > self.size:
-            self.ranks[rank] = process
         return process
 
     def everybody(self) -> list[int]:
@@ -147,7 +151,14 @@ class Job:
         self.ranks[rank].kill()
         if after is not None:
             after()
-        return self.start(rank)
+        self.ranks[rank] = self.start(rank)
+        return self.ranks[rank]
+
+    def replaced(self, rank: int, spare: Process) -> None:
+        """Kill it, and let a process go at once that was started before and held."""
+        self.ranks[rank].kill()
+        spare.order(go=True)
+        self.ranks[rank] = spare
 
     def others(self, rank: int) -> list[Process]:
         return [process for other, process in enumerate(self.ranks) if other != rank]
@@ -156,8 +167,20 @@ class Job:
         """The results of all ranks."""
         newest = max(fact["step"] for process in self.ranks for fact in process.steps()[-1:])
         for process in self.ranks:
-            process.order(newest + _MARGIN)
+            process.order(end=newest + _MARGIN)
         return [process.result() for process in self.ranks]
+
+    def trained_on(self, without: int, steps: int = 50) -> None:
+        """The other ranks have removed this one, and gone on."""
+        witness = self.others(without)[0]
+        rest = [rank for rank in self.everybody() if rank != without]
+        witness.with_members(rest, len(witness.facts))
+        witness.advanced(steps)
+
+    def whole(self) -> None:
+        """All ranks are members from now on."""
+        for process in self.ranks:
+            process.with_members(self.everybody(), max(0, len(process.facts) - 1))
 
     def __enter__(self) -> Job:
         return self

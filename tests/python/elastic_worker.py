@@ -1,7 +1,9 @@
 """One rank of an elastic job, as a program: tests start it, kill it, and start it again.
 
 Orders come by standard input, one JSON object in a line: ``{"end": step}`` ends the loop before that step,
-``{"end": null}`` exits without closing the session. What happens goes to standard output in the same form.
+``{"end": null}`` exits without closing the session. With the option ``hold`` it does nothing before the
+first order, for tests in which no time may pass while a process starts. What happens goes to standard output
+in the same form.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import optireduce
+from optireduce.rendezvous import TcpStore, parse_address
 
 WIDTH = 64
 _lock = threading.Lock()
@@ -31,11 +34,14 @@ def tell(**facts: Any) -> None:
 class Orders:
     def __init__(self) -> None:
         self.end: float | None = float("inf")
+        self.go = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         for line in sys.stdin:
-            self.end = json.loads(line)["end"]
+            order = json.loads(line)
+            self.end = order.get("end", self.end)
+            self.go.set()
 
 
 def module_of(seed: int) -> nn.Module:
@@ -65,9 +71,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def run(rank: int, size: int, store: str, options: dict[str, Any]) -> None:
+def run(rank: int, size: int, store: Any, options: dict[str, Any]) -> None:
     orders = Orders()
     torch.set_num_threads(1)
+    if options.get("hold"):
+        tell(ready=True)
+        orders.go.wait()
     if store == "env":
         group = optireduce.ElasticGroup.from_env(timeout_seconds=120.0)
         rank, size = group.rank, group.size
@@ -122,7 +131,10 @@ def run(rank: int, size: int, store: str, options: dict[str, Any]) -> None:
 if __name__ == "__main__":
     told = json.loads(sys.argv[1])
     try:
-        run(told["rank"], told["size"], told["store"], told["options"])
+        store = told["store"]
+        if not told.get("serves", True):
+            store = TcpStore(*parse_address(store))
+        run(told["rank"], told["size"], store, told["options"])
     except Exception as error:
         tell(error=type(error).__name__, text=str(error))
         raise
