@@ -95,7 +95,7 @@ def test_the_example_survives_the_loss_of_a_rank() -> None:
     def start(rank: int) -> subprocess.Popen[str]:
         environment = {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "OPTIREDUCE_STORE": address}
         return subprocess.Popen(
-            [sys.executable, "-u", str(EXAMPLE), "--pause", "0.02", "--epochs", "60", "--tell"],
+            [sys.executable, "-u", str(EXAMPLE), "--pause", "0.02", "--epochs", "45", "--tell"],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | environment | {"OPTIREDUCE_SOCKET_IFNAME": "lo"},

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError, ConnectError, GroupFinished, PeerError
-from .board import Board, BoardAway
+from .board import Board, BoardAway, finished_key
 from .record import Record
 
 _ROUND_SECONDS = 0.1
@@ -123,7 +123,7 @@ class Arrival:
             )
             return
         others = [rank for rank in range(self._size) if rank != self._rank]
-        if not others or not all(self._board.peek(f"{record.session}/finished/{rank}") for rank in others):
+        if not others or not all(self._board.peek(finished_key(record.session, rank)) for rank in others):
             return
         self._finished_at = self._finished_at or time.monotonic()
         over = time.monotonic() - self._finished_at > self._patience_seconds
@@ -168,6 +168,8 @@ class Arrival:
         if not invitation:
             self._trouble = "rank 0 did not come; did it start?"
             return False
+        if not self._fits(invitation):
+            return False
         self._attempt = invitation["attempt"]
         process = self._board.peek(self._here())
         if process is not None and process != self._own and self._is_there_in == self._attempt:
@@ -181,7 +183,6 @@ class Arrival:
         self._trouble = "rank 0 waits for other ranks, or has ended"
         if called is None:
             self._missing.remove(0)
-            self._check_size(invitation.get("size"))
         return False
 
     def _invitation(self) -> dict[str, Any]:
@@ -190,11 +191,14 @@ class Arrival:
         good = isinstance(found, dict) and isinstance(found.get("attempt"), str) and found["attempt"]
         return found if good else {}
 
-    def _check_size(self, size: Any) -> None:
-        """The invitation may be an old one, which rank 0 is about to replace."""
+    def _fits(self, invitation: dict[str, Any]) -> bool:
+        """ConfigError: rank 0 counts other ranks than this one. Not at once, because the invitation may be an
+        old one, which rank 0 is about to replace."""
+        size = invitation.get("size")
         if size == self._size:
             self._odd_size_at = None
-            return
+            return True
+        self._trouble = f"rank 0 began a group of size {size}, not {self._size}"
         now = time.monotonic()
         self._odd_size_at = self._odd_size_at or now
         if now - self._odd_size_at > self._patience_seconds:
@@ -202,6 +206,7 @@ class Arrival:
                 f"size = {self._size} on rank {self._rank} and {size} on rank 0 of job "
                 f"{self._board.job_id!r}: it must be the same on every rank"
             )
+        return False
 
     def _here(self) -> str:
         return f"{self._attempt}/here/{self._rank}"

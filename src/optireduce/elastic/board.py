@@ -19,6 +19,11 @@ class BoardAway(Exception):  # noqa: N818 - internal signal
     """The store does not answer now."""
 
 
+def finished_key(session: str, rank: int) -> str:
+    """Where a rank says that it has ended its training."""
+    return f"{session}/finished/{rank}"
+
+
 class Board:
     """Notices of one job, as JSON."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..snapshot.channel import ChannelError
 from ..snapshot.requests import Peers, Refused
-from .board import Board, BoardAway
+from .board import Board, BoardAway, finished_key
 from .member import Member
 from .record import Record
 
@@ -48,7 +48,13 @@ class Keeper:
             self._thread.join(_JOIN_SECONDS)
         if finished and not self._member.is_replaced:
             with contextlib.suppress(BoardAway):
-                self._board.put(f"{self._member.record.session}/finished/{self._member.rank}", True)
+                self._board.put(finished_key(self._member.record.session, self._member.rank), True)
+
+    def has_finished(self, rank: int) -> bool:
+        """Whether a rank has ended its training as it should. No: nobody knows."""
+        with contextlib.suppress(BoardAway):
+            return bool(self._board.peek(finished_key(self._member.record.session, rank)))
+        return False
 
     def announce(self) -> None:
         """Tell all ranks that do not know of this process, at the same time."""

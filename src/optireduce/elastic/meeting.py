@@ -110,6 +110,7 @@ class ElasticMeeting:
         self._member = Member(self.rank, record, rejoin.standing, _Mover(self.rank, self._engine, rejoin))
         rejoin.answer({"group": self._member.about_group, "join": self._member.about_join})
         self._keeper = Keeper(self._group.board, self._member, rejoin.peers)
+        rejoin.ask_who_finished(self._keeper.has_finished)
         if self._joins is not None:
             rejoin.begin_behind()
             self._keeper.announce()

@@ -6,9 +6,11 @@ Nothing is in flight there, and the code of the last iteration (scheduler, scale
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -102,6 +104,10 @@ class Rejoin:
         """Requests of other ranks that are not about snapshots."""
         assert self._service is not None  # no rank could return
         self._service.answers |= answers
+
+    def ask_who_finished(self, has_finished: Callable[[int], bool]) -> None:
+        """Processes may be started again: one that has ended need not have finished."""
+        self._peers = dataclasses.replace(self._peers, has_finished=has_finished)
 
     def move(self, rank: int, address: str, port: int) -> None:
         """A restarted process of a rank has its service there."""

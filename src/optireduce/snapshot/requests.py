@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ class Peers:
     key: bytes
     doors: dict[int, tuple[str, int]]
     """Address and port of every other rank that has a service."""
+    has_finished: Callable[[int], bool] = lambda _: True
+    """Whether a rank whose service is closed has finished; else its process may be started again."""
 
     def __repr__(self) -> str:  # the key is nobody's business
         return f"Peers(rank={self.rank}, doors={dict(self.doors)})"
