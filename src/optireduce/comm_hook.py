@@ -196,8 +196,9 @@ class Session:
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of ``loader``, without those of steps that a snapshot jumped over. The sampler then
-        stays where the others' samplers are, also beyond the end of an epoch. The batch that was loaded
-        before a jump is used. ::
+        stays where the others' samplers are, also beyond the end of an epoch, if its order depends on
+        ``set_epoch`` alone. The batch that was loaded before a jump is used. Whole epochs are skipped
+        without loading them if the loader has a length. ::
 
             for batch in session.batches(loader):
                 ...
