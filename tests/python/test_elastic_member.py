@@ -47,8 +47,9 @@ class _Peers(Peers):
 
     def ask(self, peer: int, request: dict[str, Any], body: memoryview | None = None) -> dict[str, Any]:
         self.ranks.asked.append((self.rank, peer))
-        if peer not in self.ranks.members:
-            raise Refused(str(peer))
+        there, ours = self.ranks.members.get(peer), self.ranks.members[self.rank]
+        if there is None or ours.record.ranks[peer].incarnation != there.record.ranks[peer].incarnation:
+            raise Refused(str(peer))  # the door that we know is that of an earlier process
         return self.ranks.members[peer].about_join(self.rank, request)
 
 
@@ -94,19 +95,19 @@ def test_a_process_that_cannot_be_reached_is_not_believed(ranks: Ranks) -> None:
 
 
 def test_a_process_tells_all_ranks_until_all_have_heard_it(ranks: Ranks) -> None:
-    """Rank 1 is away for a while, and then has a new process that the first to answer knows."""
+    """Rank 1 is restarted at the same time: where its new process is, rank 0 knows."""
     ranks.add(0, record_of(0, 0, 0))
     ranks.add(2, record_of(0, 0, 1))
     tells = ranks.keeper(2)
     tells.announce()
     assert ranks.members[2].untold() == [1]
     assert ranks.members[0].record == record_of(0, 0, 1)
-    ranks.add(1, record_of(0, 1, 0))  # restarted at the same time: it does not know of us
-    ranks.keeper(1).announce()
+    ranks.add(1, record_of(0, 1, 0))  # it does not know of us
+    joins(ranks.members[0], entry_of(1, 1), rank=1)
+    tells.announce()  # hears of it
     tells.announce()
     for rank in range(RANKS):
         assert ranks.members[rank].record == record_of(0, 1, 1), rank
-    tells.announce()
     assert ranks.members[2].untold() == []
     before = len(ranks.asked)
     tells.announce()

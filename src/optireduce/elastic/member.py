@@ -89,8 +89,6 @@ class Member:
                     self._replaced = True
                 else:
                     self._take(rank, entry)
-                    if self._record.ranks[self.rank].incarnation:
-                        self._told.discard(rank)  # told was the process before
 
     def _take(self, rank: int, entry: Entry) -> bool:
         """Holding the lock. Also true for what is known already."""
