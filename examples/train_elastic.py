@@ -49,8 +49,8 @@ with optireduce.attach(model, process_group=group, optimizer=optimizer) as sessi
             optimizer.zero_grad()
             scheduler.step()
             time.sleep(args.pause)
-        if args.tell:
+        if args.tell and session.step % len(loader) == 0:  # not in epochs that a snapshot jumped over
             print(f"rank {group.rank}: epoch {session.step // len(loader) - 1}, loss {loss.item():.4f}")
     session.flush(optimizer)
-    total = sum(float(parameter.double().sum()) for parameter in model.parameters())
+    total = sum(float(parameter.detach().double().sum()) for parameter in model.parameters())
     print(f"rank {group.rank}: step {session.step}, the parameters add up to {total:.12f}")

@@ -14,6 +14,7 @@ from optireduce import ConnectError
 from optireduce.elastic import keeper
 from optireduce.elastic.board import Board
 from optireduce.elastic.keeper import Keeper
+from optireduce.elastic.meeting import _Mover
 from optireduce.elastic.member import Member
 from optireduce.elastic.record import Entry, Record
 from optireduce.snapshot.requests import Peers, Refused
@@ -130,6 +131,31 @@ def test_a_process_that_was_replaced_notices_and_keeps_silent(ranks: Ranks) -> N
     assert member.record.ranks[2].incarnation == 1
     tells.stop(finished=True)
     assert store.values() == []
+
+
+def test_the_engine_and_the_snapshots_follow_a_rank() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Follower:
+        def redirect(self, *where: Any) -> None:
+            calls.append(("engine", *where))
+            if where[1] == "10.0.0.9":
+                raise RuntimeError("no route")
+
+        def move(self, *where: Any) -> None:
+            calls.append(("snapshots", *where))
+
+    follower: Any = Follower()
+    mover = _Mover(0, follower, follower)
+    entry = entry_of(2, 1)
+    mover(2, entry)
+    assert calls == [
+        ("engine", 2, entry.address, entry.ports[0]),
+        ("snapshots", 2, entry.address, entry.door),
+    ]
+    with pytest.raises(ValueError, match="rank 2 cannot be reached at 10.0.0.9: no route"):
+        mover(2, dataclasses.replace(entry, address="10.0.0.9"))
+    assert len(calls) == 3
 
 
 class Watched(MemoryStore):

@@ -37,7 +37,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="optireduce-elastic", daemon=True)
 
     def start(self) -> None:
-        """Begin with what is urgent."""
+        """Begin by telling the others about this process, if it is a restarted one."""
         self._thread.start()
 
     def stop(self, finished: bool) -> None:
@@ -81,13 +81,13 @@ class Keeper:
 
     def _run(self) -> None:
         while True:
+            self._announce_again()
             self._publish()
             if self._member.is_replaced:
                 _logger.error(
                     "another process of rank %d has joined the group in place of this one", self._member.rank
                 )
                 return
-            self._announce_again()
             if self._stopped.wait(_LOOK_SECONDS):
                 return
 

@@ -113,7 +113,6 @@ class ElasticMeeting:
         rejoin.ask_who_finished(self._keeper.has_finished)
         if self._joins is not None:
             rejoin.begin_behind()
-            self._keeper.announce()
         self._keeper.start()
 
     def stats(self) -> dict[str, int]:
