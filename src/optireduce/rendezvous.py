@@ -103,30 +103,28 @@ class TcpStore:
         """The key's value, or None if nobody has published it. Waits only for the store, at most so long;
         OSError or ConnectError: it does not answer."""
         try:
-            return self._request(_GET, key, b"", timeout_seconds, wait_seconds=0.0)
+            return self._request(_GET, key, b"", timeout_seconds, at_once=True)
         except _NotPublished:
             return None
 
     def put(self, key: str, value: bytes, timeout_seconds: float) -> None:
-        """Like set(), within so many seconds."""
-        self._request(_SET, key, value, timeout_seconds)
+        """Like set(), if the store answers within so many seconds; OSError or ConnectError."""
+        self._request(_SET, key, value, timeout_seconds, at_once=True)
 
     def close(self) -> None:
         """Stop serving. Others' requests fail from here on, and set_last() returns."""
         if self._server is not None:
             self._server.stop()
 
-    def _request(
-        self, kind: bytes, key: str, value: bytes, timeout: float, wait_seconds: float | None = None
-    ) -> bytes:
-        """``wait_seconds``: for the key; as long as the whole request may take, if it is not given."""
+    def _request(self, kind: bytes, key: str, value: bytes, timeout: float, at_once: bool = False) -> bytes:
+        """``at_once``: do not wait for a store that does not listen yet, nor for the key."""
         name = key.encode()
         _check_length("key", len(name), _MAX_KEY_BYTES)
         _check_length("value", len(value), _MAX_VALUE_BYTES)
         deadline = time.monotonic() + timeout
-        with self._connect(deadline) as connection:
+        with self._connect(deadline, at_once) as connection:
             connection.settimeout(timeout + _REQUEST_SECONDS)
-            wait_ms = int(min(timeout if wait_seconds is None else wait_seconds, _MAX_WAIT_SECONDS) * 1000)
+            wait_ms = 0 if at_once else int(min(timeout, _MAX_WAIT_SECONDS) * 1000)
             connection.sendall(_REQUEST.pack(kind, wait_ms, len(name), len(value)) + name + value)
             status, length = _ANSWER.unpack(_receive(connection, _ANSWER.size))
             answer = _receive(connection, min(length, _MAX_VALUE_BYTES))
@@ -138,14 +136,14 @@ class TcpStore:
             )
         return answer
 
-    def _connect(self, deadline: float) -> socket.socket:
-        """Keep trying until the deadline: rank 0 may start last."""
+    def _connect(self, deadline: float, at_once: bool) -> socket.socket:
+        """Keep trying until the deadline, or try once: rank 0 may start last."""
         while True:
             left = max(deadline - time.monotonic(), 0.05)
             try:
                 return socket.create_connection((self.host, self.port), timeout=left)
             except OSError as error:
-                if time.monotonic() + _RETRY_SECONDS > deadline:
+                if at_once or time.monotonic() + _RETRY_SECONDS > deadline:
                     raise ConnectError(
                         f"no store answers at {self.host}:{self.port}: {error}", ranks=[0]
                     ) from None

@@ -58,7 +58,7 @@ def test_every_problem_is_told() -> None:
 
 
 def test_killed_ranks_return_to_the_same_group() -> None:
-    plan = RestartPlan(3, 60.0, every_seconds=30.0, away_seconds=2.0, step_seconds=0.02)
+    plan = RestartPlan(3, 40.0, every_seconds=20.0, away_seconds=2.0, step_seconds=0.02)
     found = run_restarts(Loopback(3), plan, free_port())
     assert found.failure is None
     assert [(each.victim, each.incarnation) for each in found.returns] == [(2, 1), (0, 1)]

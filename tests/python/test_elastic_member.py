@@ -153,7 +153,7 @@ def test_the_engine_and_the_snapshots_follow_a_rank() -> None:
         ("engine", 2, entry.address, entry.ports[0]),
         ("snapshots", 2, entry.address, entry.door),
     ]
-    with pytest.raises(ValueError, match="rank 2 cannot be reached at 10.0.0.9: no route"):
+    with pytest.raises(ValueError, match=r"rank 2 cannot be reached at 10\.0\.0\.9: no route"):
         mover(2, dataclasses.replace(entry, address="10.0.0.9"))
     assert len(calls) == 3
 

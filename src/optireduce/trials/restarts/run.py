@@ -71,8 +71,15 @@ class _Run:
             self._away.started_at = now
             self._heard[self._away.victim] = now
             self._away = None
-        elif self._away is None and now >= self._next_kill:
+        elif self._away is None and now >= self._next_kill and self._is_whole(now):
             self._kill_next(ranks, now)
+
+    def _is_whole(self, now: float) -> bool:
+        """Two ranks at once might be more than half of a group. A rank that does not come back at all is a
+        failure, which the others need not wait for any longer."""
+        returns = self._outcome.returns
+        late = now >= self._next_kill + self._plan.every_seconds
+        return not returns or returns[-1].whole_at is not None or late
 
     def _kill_next(self, ranks: Ranks, now: float) -> None:
         victim = next(self._victims, None)
