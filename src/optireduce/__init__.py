@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .communicator import Communicator as Communicator
     from .communicator import Handle as Handle
     from .config import Config as Config
+    from .elastic.group import ElasticGroup as ElasticGroup
     from .errors import ClosedError as ClosedError
     from .errors import ConfigError as ConfigError
     from .errors import ConnectError as ConnectError
@@ -54,6 +55,7 @@ _NAMES = {
     "comm_hook": "Session attach",
     "communicator": "Communicator Handle",
     "config": "Config",
+    "elastic.group": "ElasticGroup",
     "errors": "ClosedError ConfigError ConnectError GroupFinished InterfaceError LeftBehind LocalError "
     "MismatchError OperationTimeout OptiReduceError PeerError PeerLeftError RankLostError TooFewRanksError "
     "TrainingHaltedError",

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .config import Config
+from .elastic.group import ElasticGroup
 
 _logger = logging.getLogger("optireduce")
 _OPTIMIZER = "pass the optimizer that trains ddp_model"
@@ -28,9 +29,28 @@ def check_arguments(model: Any, config: Any, group: Any, optimizer: Any) -> torc
             f"config is a {type(config).__name__}: it must be an optireduce.Config, for example "
             f'optireduce.Config(wire="bf16"), or None to read the environment'
         )
-    if group is not None and not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"process_group is a {type(group).__name__}: it must be a ProcessGroup or None")
-    return _checked_optimizer(model, optimizer)
+    found = _checked_optimizer(model, optimizer)
+    if isinstance(group, ElasticGroup):
+        _check_elastic(model, found)
+    elif group is not None and not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            f"process_group is a {type(group).__name__}: it must be a ProcessGroup, an ElasticGroup or None"
+        )
+    return found
+
+
+def _check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer | None) -> None:
+    size = model.process_group.size()
+    if size != 1:
+        raise ValueError(
+            f"ddp_model has a process group of {size} ranks, whose collectives a restarted process would "
+            f"miss: make it with DistributedDataParallel(module, process_group=group.local)"
+        )
+    if optimizer is None or not trains_all(model, optimizer):
+        raise ValueError(
+            f"optimizer = {type(optimizer).__name__} is not usable with an ElasticGroup: pass the one that "
+            f"trains all parameters, because a restarted process takes over its state"
+        )
 
 
 def _check_model(model: Any) -> None:

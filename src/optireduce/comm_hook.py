@@ -6,15 +6,15 @@ text.
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from .attach_checks import FixedMembership, check_arguments, other_collectives, trains_all
-from .attach_group import GroupExchange, store_of, timeout_of
+from .attach_checks import check_arguments, trains_all
+from .attach_group import GroupMeeting, meeting_of
 from .calls import CallOptions, Stream
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
@@ -25,7 +25,6 @@ from .flush import make_gradients, means_of_residuals
 from .hadamard import Encoder
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES, close_transport
-from .rendezvous import store_host
 from .report import StepReport
 from .safeguard import Safeguard
 from .snapshot.rejoin import Rejoin
@@ -34,6 +33,10 @@ from .streams import Streams
 from .transport import Transport
 from .wire import Lost
 from .work import future_of
+
+if TYPE_CHECKING:
+    from .elastic.group import ElasticGroup
+    from .elastic.meeting import ElasticMeeting
 
 T = TypeVar("T")
 
@@ -44,7 +47,7 @@ _sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()  # those of this proce
 def attach(
     ddp_model: DistributedDataParallel,
     config: Config | None = None,
-    process_group: dist.ProcessGroup | None = None,
+    process_group: "dist.ProcessGroup | ElasticGroup | None" = None,
     *,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> "Session":
@@ -52,7 +55,8 @@ def attach(
     group.
 
     Collective: call it on every rank, once for each model, before the first backward pass. The group (the
-    model's by default; Gloo, NCCL or optireduce) is used to find the other ranks.
+    model's by default; Gloo, NCCL or optireduce) is used to find the other ranks. With an
+    :class:`ElasticGroup`, a rank whose process is started again joins the others while they train.
 
     Gradients have a deadline (``Config.bounded``). A contribution that arrives later is added to the next
     step of the same rank, and all ranks always get the same gradients, bit by bit. Gradients are exact in the
@@ -69,8 +73,10 @@ def attach(
     hardware.
     """
     optimizer = check_arguments(ddp_model, config, process_group, optimizer)
-    group = process_group or ddp_model.process_group
-    session = Session(group, config or Config.from_env(), ddp_model, optimizer)
+    config = config or Config.from_env()
+    session = Session(
+        meeting_of(process_group or ddp_model.process_group, config), config, ddp_model, optimizer
+    )
     ddp_model.register_comm_hook(session, average_bucket)
     return session
 
@@ -80,25 +86,27 @@ class Session:
 
     def __init__(
         self,
-        group: dist.ProcessGroup,
+        meeting: "GroupMeeting | ElasticMeeting",
         config: Config,
         model: DistributedDataParallel,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
-        exchange = GroupExchange(group)
-        self._group_name = str(group.group_name)
-        self.rank = exchange.rank
-        self.size = exchange.size
-        self._fixed = FixedMembership(self.rank)
+        self._meeting = meeting
+        self._group_name = meeting.name
+        self.rank = meeting.rank
+        self.size = meeting.size
+        self._fixed = meeting.membership()
         others = [known for known in _sessions if known.is_open and known._group_name == self._group_name]
-        self._fixed.note(*other_collectives(model), *([_SEVERAL] if others else []))
+        self._fixed.note(*meeting.collectives(model), *([_SEVERAL] if others else []))
         self._config = config
+        exchange = meeting.arrive()
         self._transport = Transport(
             exchange,
             config,
-            timeout_of(group),
-            store_host(store_of(group)),
+            meeting.timeout_seconds,
+            meeting.master,
             fixed_membership=self.fixed_membership,
+            connector=meeting.connector,
         )
         self._safeguard = Safeguard(config.skip_above, config.halt_after)
         try:
@@ -109,7 +117,7 @@ class Session:
             raise
         self._pool = CompletionPool()
         self._finalizer = weakref.finalize(
-            self, _close, self._transport, self._pool, self._rejoin
+            self, _close, self._transport, self._pool, self._rejoin, meeting
         )  # also at exit
         self._steps = Steps()
         self._verdict: tuple[int, bool] = (-1, True)  # of the newest step that was judged
@@ -129,6 +137,11 @@ class Session:
         for other in others:
             other._fixed.note(_SEVERAL)
         _sessions.add(self)
+        try:
+            meeting.begin(self, exchange, model)
+        except BaseException:
+            self._finalizer()
+            raise
 
     @property
     def is_open(self) -> bool:
@@ -167,6 +180,7 @@ class Session:
             "hadamard": self._encoder.is_on,
             "discarded_steps": self._steps.discarded,
             **self._rejoin.stats(),
+            **self._meeting.stats(),
         }
 
     def keep(self, *objects: Any) -> None:
@@ -183,8 +197,9 @@ class Session:
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of ``loader``, without those of steps that a snapshot jumped over. The sampler then
-        stays where the others' samplers are, also beyond the end of an epoch. The batch that was loaded
-        before a jump is used. ::
+        stays where the others' samplers are, also beyond the end of an epoch, if its order depends on
+        ``set_epoch`` alone. The batch that was loaded before a jump is used. Whole epochs are skipped
+        without loading them if the loader has a length. ::
 
             for batch in session.batches(loader):
                 ...
@@ -268,6 +283,8 @@ class Session:
 
     def close(self) -> None:
         """Leave the group. DDP cannot forget a hook, so the model's next backward pass raises ClosedError."""
+        if self.is_open:
+            self._meeting.close(finished=self.error is None)
         self._finalizer()
 
     def __enter__(self) -> "Session":
@@ -412,8 +429,11 @@ def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
         torch.cuda.synchronize(buffer.device)
 
 
-def _close(transport: Transport, pool: CompletionPool, rejoin: Rejoin) -> None:
+def _close(
+    transport: Transport, pool: CompletionPool, rejoin: Rejoin, meeting: "GroupMeeting | ElasticMeeting"
+) -> None:
     """While the engine still answers, ranks that want a snapshot are told that this one has finished."""
+    meeting.close(finished=False)
     rejoin.finish()
     close_transport(transport, pool)
     rejoin.close()

@@ -14,7 +14,7 @@ from .dtypes import Op, op_code
 from .errors import ClosedError, ConfigError, OperationTimeout, OptiReduceError
 from .exchange import StoreExchange
 from .membership import MembershipCallback
-from .rendezvous import Store, TcpStore, store_host
+from .rendezvous import Store, TcpStore, parse_address, store_host
 from .report import Report
 from .transport import Operation, Transport
 
@@ -188,7 +188,7 @@ def _form_group(
     if not isinstance(store, str):
         exchange = StoreExchange(store, rank, size, f"optireduce/{name}")
         return Transport(exchange, config, timeout, store_host(store), fixed_membership=fixed)
-    host, port = _parse_address(store)
+    host, port = parse_address(store)
     own = TcpStore(host, port, serve=rank == 0, timeout_seconds=timeout)
     try:
         exchange = StoreExchange(own, rank, size, f"optireduce/{name}")
@@ -213,12 +213,3 @@ class _Alone:
 
     def gather(self, value: Any, timeout_seconds: float) -> list[Any]:
         return [value]
-
-
-def _parse_address(text: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ConfigError(
-            f'store = {text!r} is not usable: it must be "host:port", for example "10.0.0.1:29500"'
-        )
-    return host.strip("[]"), int(port)

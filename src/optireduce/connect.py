@@ -47,6 +47,12 @@ class Connection:
     """Of every rank."""
     secret: bytes = field(repr=False)
     """Of the group."""
+    mtu: int = 0
+    """What all ranks send at most."""
+    ports: list[list[int]] = field(default_factory=list)
+    """Of every rank: its UDP port for each other rank."""
+    grants: list[int] = field(default_factory=list)
+    """Of every rank: what a peer may have unanswered towards it."""
 
 
 def connect(
@@ -58,8 +64,8 @@ def connect(
     ``interface.local_address``. ``fixed_membership``: silent ranks end operations instead of being removed.
     """
     started = time.monotonic()
-    hellos = agree(exchange, lambda: _hello(exchange.rank, config, master), arrive_seconds)
-    _check_hellos(hellos)
+    hellos = agree(exchange, lambda: hello_of(exchange.rank, config, master), arrive_seconds)
+    check_hellos(hellos)
     addresses: list[str] = [hello["address"] for hello in hellos]
     # From here on all ranks are present, and do the same short work.
     step_seconds = config.connect_timeout_seconds + min(time.monotonic() - started, arrive_seconds)
@@ -70,7 +76,18 @@ def connect(
         engine = connector.run(step_seconds)
         if not connector.rows:
             multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
-        return Connection(engine, seed, connector.hosts, bool(connector.rows), addresses, secret)
+        grid = bool(connector.rows)
+        return Connection(
+            engine,
+            seed,
+            connector.hosts,
+            grid,
+            addresses,
+            secret,
+            connector.mtu,
+            connector.ports,
+            connector.grants,
+        )
     except BaseException:
         connector.abandon()
         raise
@@ -97,22 +114,26 @@ class _Connector:
                 [],
             )
         self._engine: Engine | None = None
+        self.mtu = 0
+        self.ports: list[list[int]] = []
+        self.grants: list[int] = []
 
     def run(self, step_seconds: float) -> Engine:
         rank = self._exchange.rank
         doors = agree(self._exchange, self._create, step_seconds)
         assert self._engine is not None  # agree() raised otherwise
         engine = self._engine
-        ports = [door["ports"][rank] for door in doors]
+        self.ports = [door["ports"] for door in doors]
+        self.grants = [door["grant_bytes"] for door in doors]
+        ports = [theirs[rank] for theirs in self.ports]
         mtus = agree(self._exchange, lambda: engine.open(self._addresses, ports), step_seconds)
-        mtu = self._config.mtu or min(mtus)
-        grants = [door["grant_bytes"] for door in doors]
+        self.mtu = self._config.mtu or min(mtus)
         silent = agree(
             self._exchange,
-            lambda: engine.begin(mtu, grants, self._config.connect_timeout_seconds),
+            lambda: engine.begin(self.mtu, self.grants, self._config.connect_timeout_seconds),
             self._config.connect_timeout_seconds + step_seconds,
         )
-        _check_reachable(silent, self._addresses, [door["ports"] for door in doors])
+        _check_reachable(silent, self._addresses, self.ports)
         return engine
 
     def abandon(self) -> None:
@@ -139,7 +160,8 @@ def engine_options(config: Config) -> EngineOptions:
     return options
 
 
-def _hello(rank: int, config: Config, master: str) -> dict[str, Any]:
+def hello_of(rank: int, config: Config, master: str) -> dict[str, Any]:
+    """What a rank says about itself first."""
     hello: dict[str, Any] = {
         "address": local_address(config.interface, master),
         "version": version(),
@@ -152,7 +174,8 @@ def _hello(rank: int, config: Config, master: str) -> dict[str, Any]:
     return hello
 
 
-def _check_hellos(hellos: list[dict[str, Any]]) -> None:
+def check_hellos(hellos: list[dict[str, Any]]) -> None:
+    """ConnectError names the first rank that does not fit to rank 0, and why."""
     versions = [hello["version"] for hello in hellos]
     odd = _unlike_rank_0(versions)
     if odd:

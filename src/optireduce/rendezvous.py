@@ -21,7 +21,7 @@ import time
 from datetime import timedelta
 from typing import Any, Protocol
 
-from .errors import ConnectError
+from .errors import ConfigError, ConnectError
 
 _REQUEST = struct.Struct("!cIHI")
 _ANSWER = struct.Struct("!BI")
@@ -49,6 +49,16 @@ class Store(Protocol):
     def get(self, key: str, /) -> bytes:
         """The value of a key, once somebody has published it."""
         ...
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``"host:port"``."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(
+            f'store = {text!r} is not usable: it must be "host:port", for example "10.0.0.1:29500"'
+        )
+    return host.strip("[]"), int(port)
 
 
 def store_host(store: object) -> str:
@@ -89,42 +99,59 @@ class TcpStore:
         for key in keys:
             self._request(_GET, key, b"", max(0.0, deadline - time.monotonic()))
 
+    def peek(self, key: str, timeout_seconds: float) -> bytes | None:
+        """The key's value, or None if nobody has published it. Waits only for the store, at most so long;
+        OSError or ConnectError: it does not answer."""
+        try:
+            return self._request(_GET, key, b"", timeout_seconds, at_once=True)
+        except _NotPublished:
+            return None
+
+    def put(self, key: str, value: bytes, timeout_seconds: float) -> None:
+        """Like set(), if the store answers within so many seconds; OSError or ConnectError."""
+        self._request(_SET, key, value, timeout_seconds, at_once=True)
+
     def close(self) -> None:
         """Stop serving. Others' requests fail from here on, and set_last() returns."""
         if self._server is not None:
             self._server.stop()
 
-    def _request(self, kind: bytes, key: str, value: bytes, timeout: float) -> bytes:
+    def _request(self, kind: bytes, key: str, value: bytes, timeout: float, at_once: bool = False) -> bytes:
+        """``at_once``: do not wait for a store that does not listen yet, nor for the key."""
         name = key.encode()
         _check_length("key", len(name), _MAX_KEY_BYTES)
         _check_length("value", len(value), _MAX_VALUE_BYTES)
         deadline = time.monotonic() + timeout
-        with self._connect(deadline) as connection:
+        with self._connect(deadline, at_once) as connection:
             connection.settimeout(timeout + _REQUEST_SECONDS)
-            wait_ms = int(min(timeout, _MAX_WAIT_SECONDS) * 1000)
+            wait_ms = 0 if at_once else int(min(timeout, _MAX_WAIT_SECONDS) * 1000)
             connection.sendall(_REQUEST.pack(kind, wait_ms, len(name), len(value)) + name + value)
             status, length = _ANSWER.unpack(_receive(connection, _ANSWER.size))
             answer = _receive(connection, min(length, _MAX_VALUE_BYTES))
         if status == _TIMED_OUT:
-            raise TimeoutError(f"nobody published {key!r} within {timeout:g} s")
+            raise _NotPublished(f"nobody published {key!r} within {timeout:g} s")
         if status != _OK:
             raise ConnectError(
                 f"the store at {self.host}:{self.port} refused {key!r}: {answer.decode(errors='replace')}"
             )
         return answer
 
-    def _connect(self, deadline: float) -> socket.socket:
-        """Keep trying until the deadline: rank 0 may start last."""
+    def _connect(self, deadline: float, at_once: bool) -> socket.socket:
+        """Keep trying until the deadline, or try once: rank 0 may start last."""
         while True:
             left = max(deadline - time.monotonic(), 0.05)
             try:
                 return socket.create_connection((self.host, self.port), timeout=left)
             except OSError as error:
-                if time.monotonic() + _RETRY_SECONDS > deadline:
+                if at_once or time.monotonic() + _RETRY_SECONDS > deadline:
                     raise ConnectError(
                         f"no store answers at {self.host}:{self.port}: {error}", ranks=[0]
                     ) from None
                 time.sleep(_RETRY_SECONDS)
+
+
+class _NotPublished(TimeoutError):  # noqa: N818 - a TimeoutError to everybody else
+    """The store answered that the key is not there."""
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -83,9 +84,14 @@ class Steps:
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """See :meth:`Session.batches`. Batches for a step are counted, because gradients may be accumulated
-        over several."""
+        over several. What is left of a loader, or all of it, is not loaded to be skipped: a process that was
+        restarted may have missed many epochs."""
         for_each_step, drawn = 1, 0
+        left = len(loader) if isinstance(loader, Sized) else math.inf
+        if self._skips(left):
+            return
         for batch in loader:
+            left -= 1
             if self._to_skip > 0:
                 self._to_skip -= 1
                 continue
@@ -96,3 +102,12 @@ class Steps:
             if taken := self.number - number - missed:
                 for_each_step, drawn = max(1, drawn // taken), 0
             self._to_skip += missed * for_each_step
+            if self._skips(left):
+                return
+
+    def _skips(self, left: float) -> bool:
+        """Whether all of so many batches belong to missed steps."""
+        skips = 0 < left <= self._to_skip
+        if skips:
+            self._to_skip -= int(left)
+        return skips

@@ -55,13 +55,14 @@ class Streams:
         self._known: dict[int, Layout] = {}  # by stream; those that may have a residual
         self._seen: set[int] = set()  # in this step
         self._moving: dict[int, torch.Tensor] = {}  # residuals without a bucket, by parameter
+        self._others: frozenset[int] = frozenset()  # streams that the others knew when we took a snapshot
 
     def begin_step(self) -> None:
         """The next bucket is the first of a step."""
         self._seen.clear()
 
     def enter(self, bucket: GradBucket, model: torch.nn.Module) -> tuple[Layout, bool]:
-        """The bucket's layout, and whether it is new."""
+        """The bucket's layout, and whether it is new in the group."""
         layout = self._layout_of(bucket, model)
         is_new = layout.stream not in self._known
         if is_new:
@@ -71,7 +72,16 @@ class Streams:
                     self._moving |= {place.position: place.of(residual) for place in old.places}
             self._known[layout.stream] = layout
         self._seen.add(layout.stream)
-        return layout, is_new
+        return layout, is_new and layout.stream not in self._others
+
+    def state_dict(self) -> dict[str, list[int]]:
+        """What a process that joins must know: which streams are not new, although it has not used them."""
+        return {"streams": sorted(self._known)}
+
+    def load_state_dict(self, state: dict[str, list[int]]) -> None:
+        """Take over another rank's, together with its parameters: the residuals of before mean nothing."""
+        self._others = frozenset(state["streams"])
+        self._moving.clear()
 
     def add_moved(self, layout: Layout, buffer: torch.Tensor, scale: float) -> None:
         """Add residuals of earlier streams to the gradients of a new one, which are scaled."""

@@ -16,7 +16,7 @@ from typing import Any
 from . import _core
 from .calls import CallOptions, CallStreams
 from .config import Config
-from .connect import connect
+from .connect import Connection, connect
 from .dtypes import WEIGHTED_MEAN, DType
 from .errors import (
     ClosedError,
@@ -38,6 +38,8 @@ from .report import Report, report_of
 from .wire import IdleBuffers, Lost, Travelling, Wire, effective_wire, lost_values, travelling
 
 Finish = Callable[[Lost], None]
+Connector = Callable[[Exchange, Config, float, str, bool], Connection]
+"""See ``connect.connect``."""
 
 # Native waits are cut into slices so that Ctrl-C reaches a thread that waits.
 _SLICE_SECONDS = 0.5
@@ -142,15 +144,17 @@ class Transport:
         master: str,
         *,
         fixed_membership: bool = True,
+        connector: Connector | None = None,
     ) -> None:
-        """``fixed_membership``: a silent rank ends operations; False: the others go on without it."""
+        """``fixed_membership``: a silent rank ends operations; False: the others go on without it.
+        ``connector``: another way to get an engine than to form a group with all ranks."""
         self.config = config
         self._fixed_membership = fixed_membership
         self.rank = exchange.rank
         self.size = exchange.size
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
         self.rank_lost: RankLostError | None = None  # where membership is fixed, of the first operation
-        found = connect(exchange, config, self.timeout_seconds, master, fixed_membership)
+        found = (connector or connect)(exchange, config, self.timeout_seconds, master, fixed_membership)
         self.engine, self.seed, self._hosts, self.is_grid = found.engine, found.seed, found.hosts, found.grid
         self.addresses, self.secret = found.addresses, found.secret
         self.advice_to_left_behind: Callable[[], str] = str

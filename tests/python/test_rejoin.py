@@ -352,6 +352,28 @@ def test_batches_are_skipped_by_as_many_as_a_step_has(
     assert found[:7] == [list(range(9)), [], [], [], [], [1, *range(2, 12)], list(range(12))]
 
 
+def test_epochs_that_were_missed_are_not_loaded(monkeypatch: pytest.MonkeyPatch, others: Others) -> None:
+    loaded: list[int] = []
+
+    class Loader:
+        def __len__(self) -> int:
+            return 12
+
+        def __iter__(self) -> Iterator[int]:
+            for number in range(12):
+                loaded.append(number)
+                yield number
+
+    with loop(monkeypatch) as (made, engine):
+        others.snapshots.append(another_rank(3, step=40))
+        for _ in range(4):
+            loaded.append(-1)
+            for _ in made.session.batches(Loader()):
+                engine.outcome = LEFT_BEHIND if made.session.step == 3 else {}
+                made.step()
+    assert loaded == [-1, 0, 1, 2, 3, 4, -1, -1, -1, *range(12)]
+
+
 @pytest.mark.parametrize("thing", [3, "scheduler", nn.Linear, object()])
 def test_keep_names_what_it_cannot_keep(monkeypatch: pytest.MonkeyPatch, thing: Any) -> None:
     with loop(monkeypatch) as (made, _), pytest.raises(TypeError, match=r"keep\(\) got a|missing 1 required"):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from ranks import MemoryStore, free_port, outcomes, results
+from ranks import LIMIT_SECONDS, MemoryStore, free_port, outcomes, results
 
 from optireduce import ConnectError, TcpStore
 from optireduce.exchange import StoreExchange, agree
@@ -174,3 +174,16 @@ def test_who_publishes_last_waits_until_the_store_is_closed() -> None:
 def test_a_store_that_is_never_closed_is_not_waited_for_for_ever(store: TcpStore) -> None:
     client(store).set_last("left", b"1", 0.05)
     assert store.get("left") == b"1"
+
+
+def test_a_store_is_looked_at_without_waiting() -> None:
+    port = free_port()
+    client = TcpStore("127.0.0.1", port)
+    for ask in (lambda: client.peek("key", LIMIT_SECONDS), lambda: client.put("key", b"1", LIMIT_SECONDS)):
+        with pytest.raises(ConnectError, match="no store answers"):
+            ask()
+    server = TcpStore("127.0.0.1", port, serve=True)
+    assert client.peek("key", LIMIT_SECONDS) is None
+    client.put("key", b"1", LIMIT_SECONDS)
+    assert client.peek("key", LIMIT_SECONDS) == b"1"
+    server.close()

@@ -6,9 +6,11 @@ Nothing is in flight there, and the code of the last iteration (scheduler, scale
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from .channel import snapshot_key
 from .donor import Boundary, Donor
 from .requests import Peers
 from .returner import Returner, group_finished
-from .service import Service
+from .service import Answer, Service
 from .state import Image, TrainingState
 
 _MOST_RANKS = 64  # of a group with views
@@ -32,6 +34,7 @@ _MOST_ATTEMPTS = 6  # snapshots in a row that the members refuse, or that come t
 _SHARE_OF_THE_RATE = 0.5
 _LEAST_RATE = 1e6  # bytes per second
 _LOOK_SECONDS = 0.005
+_STEPS_OF_STATIC_GRAPH = 2  # before DDP cuts its buckets for good
 
 _logger = logging.getLogger("optireduce")
 
@@ -56,6 +59,7 @@ class Rejoin:
         self._is_behind = False
         self._follows = False
         self._has_stepped = False
+        self._began = 0  # steps
         self._discarded = 0
         self._attempts = 0
         self._applied = 0
@@ -81,6 +85,38 @@ class Rejoin:
                 "of the others",
                 self._transport.rank,
             )
+
+    @property
+    def peers(self) -> Peers:
+        """Where the other ranks' services are."""
+        return self._peers
+
+    @property
+    def door(self) -> int:
+        """The port of our own service; 0: none."""
+        return 0 if self._service is None else self._service.port
+
+    def standing(self) -> str:
+        """What other ranks are told about this one."""
+        return str(self._donor.status()["standing"])
+
+    def answer(self, answers: dict[str, Answer]) -> None:
+        """Requests of other ranks that are not about snapshots."""
+        assert self._service is not None  # no rank could return
+        self._service.answers |= answers
+
+    def ask_who_finished(self, has_finished: Callable[[int], bool]) -> None:
+        """Processes may be started again: one that has ended need not have finished."""
+        self._peers = dataclasses.replace(self._peers, has_finished=has_finished)
+
+    def move(self, rank: int, address: str, port: int) -> None:
+        """A restarted process of a rank has its service there."""
+        self._peers.move(rank, address, port)
+
+    def begin_behind(self) -> None:
+        """This process is a restarted one: it has nothing to give before it has a snapshot."""
+        self._is_behind = True
+        self._donor.stop("left behind")
 
     def follow(self) -> None:
         """The loop knows that steps can be jumped over. In any other loop a rank that returned would go on
@@ -133,6 +169,7 @@ class Rejoin:
     def note_gradients(self) -> None:
         """A step has begun."""
         self._has_stepped = False
+        self._began += 1
         self._discarded = self._discarded + 1 if self._is_behind else 0
         if self._discarded > _MOST_DISCARDED:
             raise LeftBehind(
@@ -153,7 +190,7 @@ class Rejoin:
         if not is_boundary:
             return None
         if self._is_behind:
-            return self._come_back(model)
+            return None if self._lacks_buckets(model) else self._come_back(model)
         if self._donor.is_asked:
             self._give(model, step)
         return None
@@ -252,6 +289,11 @@ class Rejoin:
             time.sleep(_LOOK_SECONDS)
             self._transport.membership.update()
         forget()
+
+    def _lacks_buckets(self, model: torch.nn.Module) -> bool:
+        """Whether DDP will cut its buckets anew after this step, which it has done on the others. With
+        static_graph a new process does that one step later than usual."""
+        return bool(model.static_graph) and self._began < _STEPS_OF_STATIC_GRAPH
 
     def _come_back(self, model: torch.nn.Module) -> int:
         transport = self._transport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,17 @@ class Peers:
     rank: int
     """Our own."""
     key: bytes
-    doors: Mapping[int, tuple[str, int]]
+    doors: dict[int, tuple[str, int]]
     """Address and port of every other rank that has a service."""
+    has_finished: Callable[[int], bool] = lambda _: True
+    """Whether a rank whose service is closed has finished; else its process may be started again."""
 
     def __repr__(self) -> str:  # the key is nobody's business
         return f"Peers(rank={self.rank}, doors={dict(self.doors)})"
+
+    def move(self, peer: int, address: str, port: int) -> None:
+        """A restarted process of a rank listens there."""
+        self.doors[peer] = (address, port)
 
     def ask(self, peer: int, request: dict[str, Any], body: memoryview | None = None) -> dict[str, Any]:
         """The answer of a peer; with a ``body`` the bytes that follow fill it. Raises OSError, ChannelError

@@ -248,7 +248,7 @@ def _status(peers: Peers, rank: int) -> int | str:
         answer = peers.ask(rank, {"ask": "step"})
         return int(answer["step"]) if answer["standing"] == "training" else str(answer["standing"])
     except Refused:
-        return "finished"
+        return "finished" if peers.has_finished(rank) else "silent"
     except (OSError, ChannelError, KeyError, ValueError):
         return "silent"
 

@@ -12,12 +12,16 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .channel import Channel, ChannelError, answer_greeting
 from .donor import Donor, Wanted
 from .requests import CONNECT_SECONDS, MESSAGE_SECONDS, MOST_REQUEST_BYTES, receive_json, send_body
 from .state import memory_of
+
+Answer = Callable[[int, dict[str, Any]], dict[str, Any]]
+"""To a request of a rank; KeyError, TypeError or ValueError: it is none."""
 
 _LOOK_SECONDS = 0.5  # between two looks at whether the session is closed
 _JOIN_SECONDS = 5.0
@@ -33,6 +37,7 @@ class Service:
         self._rank = rank
         self._size = size
         self._donor = donor
+        self.answers: dict[str, Answer] = {}  # to requests that are not about snapshots
         self._key = b""
         self._listener = socket.create_server(
             (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET, backlog=size + 16
@@ -143,6 +148,8 @@ class Service:
     ) -> tuple[dict[str, Any], memoryview | None]:
         donor, rank = self._donor, channel.peer
         kind = request["ask"]
+        if kind in self.answers:
+            return self.answers[kind](rank, request), None
         if kind == "step":
             return donor.status(), None
         if kind == "capture":

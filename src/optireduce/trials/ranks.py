@@ -54,23 +54,36 @@ class Ranks:
         self._buffers = [b""] * len(seats)
         self._living = set(range(len(seats)))
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._selector: selectors.BaseSelector | None = None  # while records() runs
+        self._killed: set[int] = set()
+        self._place, self._command, self._seats = place, [python, "-m", module], seats
         manager = PmiServer(len(seats)) if mpi else None
-        for rank, seat in enumerate(seats):
-            command = [python, "-m", module, seat]
+        for rank in range(len(seats)):
             variables, descriptor = ({}, None) if manager is None else manager.seat(rank)
-            with self._errors_of(rank).open("wb") as errors:
-                process = place.popen(
-                    rank,
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    env=os.environ | variables,
-                    pass_fds=() if descriptor is None else (descriptor,),
-                )
-            self.processes.append(process)
+            self.processes.append(self._started(rank, variables, descriptor))
         if manager is not None:
             manager.all_started()
+
+    def kill(self, rank: int) -> None:
+        """Its process, at once; that is no failure."""
+        self._killed.add(rank)
+        self.processes[rank].kill()
+
+    def start_again(self, rank: int) -> None:
+        """Another process in place of one that was killed. It has the gate to itself."""
+        old = self.processes[rank]
+        old.wait(_STOP_SECONDS)
+        for pipe in (old.stdin, old.stdout):
+            assert pipe is not None
+            if self._selector is not None and pipe in self._selector.get_map():
+                self._selector.unregister(pipe)
+            pipe.close()
+        self._buffers[rank] = b""
+        self._killed.discard(rank)
+        self.processes[rank] = self._started(rank)
+        self._living.add(rank)
+        if self._selector is not None:
+            self._watch(self._selector, rank)
 
     def __enter__(self) -> Ranks:
         return self
@@ -100,9 +113,9 @@ class Ranks:
         there.
         """
         with selectors.DefaultSelector() as selector:
-            for rank, process in enumerate(self.processes):
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, rank)
+            self._selector = selector
+            for rank in range(len(self.processes)):
+                self._watch(selector, rank)
             heard = time.monotonic()
             while selector.get_map():
                 for key, _ in selector.select(tick_seconds):
@@ -127,7 +140,7 @@ class Ranks:
                 continue
             if record["kind"] == "ready":
                 self._ready.add(rank)
-                if len(self._ready) == len(self.processes):
+                if self._gate_closed and len(self._ready) == len(self.processes):
                     begin()
                     self._gate_closed = False
                     self._let_pass()
@@ -152,9 +165,28 @@ class Ranks:
             ) from None
         self._living.discard(rank)
         self._let_pass()
-        if code != 0 and rank not in expected_dead:
+        if code != 0 and rank not in expected_dead and rank not in self._killed:
             said = self._errors_of(rank).read_text(errors="replace").splitlines()[-_ERROR_LINES:]
             raise RankFailed(f"rank {rank} ended with code {code}:\n" + "\n".join(said))
+
+    def _started(
+        self, rank: int, variables: dict[str, str] | None = None, descriptor: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        with self._errors_of(rank).open("ab") as errors:
+            return self._place.popen(
+                rank,
+                [*self._command, self._seats[rank]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | (variables or {}),
+                pass_fds=() if descriptor is None else (descriptor,),
+            )
+
+    def _watch(self, selector: selectors.BaseSelector, rank: int) -> None:
+        pipe = self.processes[rank].stdout
+        assert pipe is not None
+        selector.register(pipe, selectors.EVENT_READ, rank)
 
     def _errors_of(self, rank: int) -> Path:
         return Path(self._folder.name) / f"rank{rank}"

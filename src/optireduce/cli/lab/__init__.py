@@ -14,6 +14,7 @@ from .flood import flood
 from .kill import kill
 from .pauses import pauses
 from .replicas import replicas
+from .restart import restart
 from .run import run
 from .soak import soak
 
@@ -32,6 +33,7 @@ lab.command()(flood)
 lab.command()(replicas)
 lab.command()(pauses)
 lab.command()(kill)
+lab.command()(restart)
 lab.command()(cut)
 lab.command()(busy)
 lab.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
