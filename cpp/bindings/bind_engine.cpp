@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -280,6 +281,15 @@ void bind_engine(nb::module_& m) {
             self.restore({completed, digest}, step);
           },
           nb::arg("completed"), nb::arg("digest"), nb::arg("step"), Released())
+      .def(
+          "check",
+          [](Engine& self, std::uint64_t step, std::uint64_t hash) {
+            std::vector<std::pair<std::uint64_t, std::vector<std::pair<Rank, std::uint64_t>>>> settled;
+            for (CheckedStep& each : self.check(step, hash))
+              settled.emplace_back(each.step, std::move(each.hashes));
+            return settled;
+          },
+          nb::arg("step"), nb::arg("hash"), Released())
       .def("is_left_behind", &Engine::is_left_behind, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(

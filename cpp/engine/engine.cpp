@@ -120,6 +120,14 @@ bool Engine::is_left_behind() {
   return group_ && group_->left_behind();
 }
 
+std::vector<CheckedStep> Engine::check(std::uint64_t step, std::uint64_t hash) {
+  Lock lock = turns_.lock_now();
+  require_open();
+  std::vector<CheckedStep> settled = group_->check(step, hash);
+  transmit_all(clock_.now());
+  return settled;
+}
+
 void Engine::release() {
   Lock lock = turns_.lock_now();
   if (group_) group_->release(clock_.now());

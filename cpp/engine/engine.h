@@ -71,6 +71,9 @@ class Engine {
   void restore(const Position& position, std::uint64_t step);
   bool is_left_behind();
 
+  /// See Checks::tell.
+  std::vector<CheckedStep> check(std::uint64_t step, std::uint64_t hash);
+
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.
   std::optional<Report> wait(std::uint64_t operation, Duration limit);

@@ -16,6 +16,7 @@
 //   Calls       calls and operations, from beginning to end
 //   Watch       silent ranks where membership is fixed
 //   Views       what a new view does to them
+//   Checks      whether the members' parameters are equal
 //   Receiver    packets in
 //   Sender      packets out; knows nothing of Calls
 #pragma once
@@ -56,6 +57,8 @@ class Group {
   void restore(Time now, const Position& position, std::uint64_t step) {
     views_.restore(now, position, step);
   }
+  /// See Checks::tell.
+  std::vector<CheckedStep> check(std::uint64_t step, std::uint64_t hash) { return checks_.tell(step, hash); }
   /// The process stood still for so long. To be said before what came meanwhile is handled.
   void stood_still(Time now, Duration how_long);
   /// The process waits for all ranks outside of this group. Where membership is fixed, ranks that are silent
@@ -118,7 +121,8 @@ class Group {
   Calls calls_{core_, members_, requests_};
   Watch watch_{core_, members_, calls_};
   Views views_{core_, members_, calls_, requests_};
-  Receiver receiver_{core_, members_, requests_, calls_, watch_, views_};
+  Checks checks_{core_, members_};
+  Receiver receiver_{core_, members_, requests_, calls_, watch_, views_, checks_};
   Sender sender_{core_, members_};
 };
 

@@ -89,6 +89,8 @@ void Receiver::handle_run(Time now, const ReceivedRun& run) {
       return handle_goodbye(now, header.sender);
     case PacketType::Abstain:
       return handle_abstention(now, run);
+    case PacketType::Check:
+      return checks_.handle(run);
     default:
       return;  // the header, which was read before, is all they say
   }

@@ -24,6 +24,7 @@ bool Sender::transmit_control(Time now, Transmit& out) {
   Header header = header_for(control.type, control.operation, next_timestamp(now));
   header.scope = control.scope;
   header.shard = control.shard;
+  header.detail = control.detail;
   header.length = static_cast<std::uint16_t>(out.control.size());
   header.flags |= control.flags;
   out.group = control.to_group;
