@@ -19,8 +19,8 @@ void step(Ranks& ranks, Rank size, std::uint64_t number, Rank first = 0) {
 }
 
 std::vector<CheckedStep> tell(Ranks& ranks, Rank rank, std::uint64_t number, std::uint64_t hash) {
-  std::vector<CheckedStep> settled = ranks.group(rank).check(number, hash);
-  ranks.run(Duration::millis(1));  // what it tells goes out with the next timer or packet of the group
+  std::vector<CheckedStep> settled = ranks.check(rank, number, hash);
+  ranks.run(Duration::millis(1));
   return settled;
 }
 
@@ -112,11 +112,11 @@ TEST(a_hash_told_in_an_older_view_is_not_compared) {
   for (Rank rank = 1; rank < 4; ++rank) ranks.start(rank, Ranks::with(bounded(2), values[rank]));
   ranks.run(Duration::millis(3'000));
   CHECK_EQ(inspect(ranks.group(1)).members.size(), 3u);
-  for (Rank rank = 1; rank < 4; ++rank) ranks.group(rank).check(3, 5);
+  for (Rank rank = 1; rank < 4; ++rank) ranks.check(rank, 3, 5);
   for (Rank rank = 1; rank < 4; ++rank) ranks.start(rank, Ranks::with(bounded(3), later[rank]));
   ranks.run(Duration::millis(50));
   for (Rank rank = 1; rank < 4; ++rank) {
-    for (const CheckedStep& each : ranks.group(rank).check(4, 5)) {
+    for (const CheckedStep& each : ranks.check(rank, 4, 5)) {
       CHECK_EQ(each.step, 3u);
       CHECK((each.hashes == Hashes{{1, 5}, {2, 5}, {3, 5}}));
     }

@@ -68,8 +68,13 @@ class Group {
   void ping_silent_peers() { sender_.ping_silent_peers(); }
   /// Asks every peer that may still need our help what it has completed (before closing).
   void ping_unfinished_peers() { sender_.ping_unfinished_peers(); }
-  /// Tells the members that we want to leave, and keeps serving.
-  void prepare_to_leave(Time now) { views_.prepare_to_leave(now); }
+  /// The next operation that others have begun and this rank has not called.
+  std::optional<Uncalled> uncalled() const { return calls_.uncalled(); }
+  /// Whether contributions of ours wait to be added to the next ones.
+  bool keeps_residual() const { return core_.residuals.any(); }
+  /// Tells the members that we want to leave, and keeps serving. `follows`: what others begin meanwhile will
+  /// be called, see uncalled(), so that no operation ends without us.
+  void prepare_to_leave(Time now, bool follows = false) { views_.prepare_to_leave(now, follows); }
   /// Fails everything that is not done and tells the peers that we are gone.
   void say_goodbye(Time now) { views_.say_goodbye(now); }
 

@@ -38,6 +38,7 @@ class Receiver {
   void go_on(Time now, std::uint64_t number, Scope scope);
   std::uint32_t deliver_contribution(Time now, Operation& operation, const ReceivedRun& run);
   std::uint32_t deliver_decision(Time now, Operation& operation, const ReceivedRun& run);
+  void note_wanted(Time now, const ReceivedRun& run);
   void handle_reject(Time now, const ReceivedRun& run);
   void handle_goodbye(Time now, Rank peer);
   void handle_abstention(Time now, const ReceivedRun& run);

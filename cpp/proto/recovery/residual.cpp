@@ -21,6 +21,10 @@ bool Residuals::any(std::uint32_t stream) const {
   return found != streams_.end() && found->second.any;
 }
 
+bool Residuals::any() const {
+  return std::ranges::any_of(streams_, [](const auto& entry) { return entry.second.any; });
+}
+
 Residuals::Stream& Residuals::stream_of(const ValueSpace& space) {
   Stream& stream = streams_[space.stream];
   if (stream.values.size() != space.bytes || stream.type != space.type) {

@@ -33,6 +33,8 @@ class Residuals {
  public:
   /// Whether add_to() would change anything of that stream.
   bool any(std::uint32_t stream) const;
+  /// The same of all streams.
+  bool any() const;
   /// Adds what is kept of these values, which begin at `begin`, to them, and forgets it. Returns how many
   /// bytes of them had something.
   std::size_t add_to(const ValueSpace& space, std::size_t begin, std::span<std::byte> values);
