@@ -95,13 +95,13 @@ class Engine:
     forgotten. ``position`` and ``restore`` raise RuntimeError while an operation is open, ``restore`` also
     where the rank is not left behind.
 
-    To leave while others go on: ``prepare_to_leave`` tells them, and until ``may_leave`` the operations that they
-    begin must be called here, too: ``next_uncalled`` waits for one, and tells its number, elements, dtype code, op
-    code, whether it is bounded, and its stream. ``keeps_residual``: excluded contributions of this rank wait to be
-    added to its next ones.
+    To leave while others go on: ``prepare_to_leave`` tells them, and until ``may_leave`` the operations that
+    they begin must be called here, too: ``next_uncalled`` waits for one, and tells its number, elements,
+    dtype code, op code, whether it is bounded, and its stream. ``keeps_residual``: excluded contributions of
+    this rank wait to be added to its next ones.
 
-    ``check``: a hash of this rank's parameters before a step, for the other members; returns earlier steps that
-    are settled, with the hashes by rank that were heard.
+    ``check``: a hash of this rank's parameters before a step, for the other members; returns earlier steps
+    that are settled, with the hashes by rank that were heard.
 
     After ``begin``: ``open_group`` returns the port on which this rank speaks to a multicast group,
     ``join_group`` takes everybody's address and port, ``probe_group`` returns the ranks that are not heard

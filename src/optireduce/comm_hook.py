@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .attach_checks import FixedMembership, check_arguments, other_collectives, trains_all
 from .attach_group import GroupExchange, store_of, timeout_of
+from .check.compare import ParameterDifference
+from .check.parameters import ParameterCheck
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
@@ -106,9 +108,16 @@ class Session:
         except BaseException:
             self._transport.close()
             raise
+        self._check = ParameterCheck(
+            self._transport.engine,
+            is_on=config.check_parameters and config.delivery == "carry" and self.size > 1,
+            max_lag=config.max_lag,
+            shelf=self._rejoin.shelf,
+            peers=self._rejoin.peers,
+        )
         self._pool = CompletionPool()
         self._finalizer = weakref.finalize(
-            self, _close, self._transport, self._pool, self._rejoin
+            self, _close, self._transport, self._pool, self._rejoin, self._check
         )  # also at exit
         self._steps = Steps()
         self._verdict: tuple[int, bool] = (-1, True)  # of the newest step that was judged
@@ -159,13 +168,20 @@ class Session:
         (``join()``, a second attached model) wait for a rank that this session has removed."""
         return bool(self._fixed)
 
+    @property
+    def parameter_difference(self) -> ParameterDifference | None:
+        """The newest difference between the parameters of ranks, which the log has told; None: they are
+        equal, as far as was looked (``Config.check_parameters``)."""
+        return self._check.difference
+
     def stats(self) -> dict[str, Any]:
-        """Counters of the engine since attach(), and what the safeguards and snapshots did."""
+        """Counters of the engine since attach(), and what the safeguards, snapshots and checks did."""
         return self._transport.stats() | {
             "skipped_steps": self._safeguard.skipped_steps,
             "hadamard": self._encoder.is_on,
             "discarded_steps": self._steps.discarded,
             **self._rejoin.stats(),
+            **self._check.stats(),
         }
 
     def keep(self, *objects: Any) -> None:
@@ -364,6 +380,7 @@ class Session:
             self._transport.release()
         if (step := self._rejoin.before_forward(model, self._steps.number)) is not None:
             self._steps.jump(step)
+        self._check.before_forward(model, self._steps.number)
 
     def _before_optimizer_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """A step without gradients makes optimizers do nothing."""
@@ -394,8 +411,9 @@ def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
         torch.cuda.synchronize(buffer.device)
 
 
-def _close(transport: Transport, pool: CompletionPool, rejoin: Rejoin) -> None:
+def _close(transport: Transport, pool: CompletionPool, rejoin: Rejoin, check: ParameterCheck) -> None:
     """While the engine still answers, ranks that want a snapshot are told that this one has finished."""
+    check.close()
     rejoin.finish()
     close_transport(transport, pool)
     rejoin.close()

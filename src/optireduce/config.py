@@ -157,6 +157,10 @@ class Config:
     """How long the group stands still at one step boundary for a rank that was left behind again after a
     snapshot. Longer lets a slower rank return, and costs every rank the wait. 0: never."""
 
+    check_parameters: bool = True
+    """Hash 1/64 of the parameters before each step of attach(), and compare the ranks. A difference is logged
+    once. Nothing waits for it. Parameters on a GPU are not looked at, and nothing is with best effort."""
+
     groups: int | Literal["auto"] = "auto"
     """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
     others. 1: flat. The group's size must be a multiple of it. "auto": the ranks of a host make a row where
@@ -264,7 +268,7 @@ _CHOICES = {
     "multicast": ("off", "on", "auto"),
 }
 _ALSO = {"timeout_seconds": None, "groups": "auto"}  # besides a number
-_BOOLEANS = {"bounded", "shuffle", "use_gso", "use_gro"}
+_BOOLEANS = {"bounded", "check_parameters", "shuffle", "use_gso", "use_gro"}
 
 
 def _check(name: str, value: Any) -> None:

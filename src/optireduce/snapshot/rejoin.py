@@ -61,7 +61,8 @@ class Rejoin:
         self._applied = 0
         self._service: Service | None = None
         self._lacks_donors = optimizer is None
-        self._peers = self._meet(exchange)
+        self.peers = self._peers = self._meet(exchange)
+        self.shelf = self._donor.shelf
         self._lacks_donors |= exchange.size > 1 and not self._peers.doors
         transport.advice_to_left_behind = self._advice
 
