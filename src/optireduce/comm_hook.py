@@ -24,6 +24,7 @@ from .dtypes import DTYPES, OPS, Op
 from .errors import ClosedError, GroupFinished, OptiReduceError
 from .flush import make_gradients, means_of_residuals
 from .hadamard import Encoder
+from .leave import Leaving
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES, close_transport
 from .rendezvous import store_host
@@ -115,9 +116,11 @@ class Session:
             shelf=self._rejoin.shelf,
             peers=self._rejoin.peers,
         )
+        self._streams = Streams(self._transport.engine)
+        self._leaving = Leaving(self._transport, _values_of(self._streams, weakref.ref(model)))
         self._pool = CompletionPool()
         self._finalizer = weakref.finalize(
-            self, _close, self._transport, self._pool, self._rejoin, self._check
+            self, _close, self._transport, self._pool, self._rejoin, self._check, self._leaving
         )  # also at exit
         self._steps = Steps()
         self._verdict: tuple[int, bool] = (-1, True)  # of the newest step that was judged
@@ -127,7 +130,6 @@ class Session:
         self._exact = model.find_unused_parameters
         self._stays_readable = not model.gradient_as_bucket_view
         self._released = False
-        self._streams = Streams(self._transport.engine)
         self._encoder = Encoder(config, optimizer, self._transport.seed)
         if optimizer is not None:
             hook = optimizer.register_step_pre_hook(_calls(weakref.ref(self), Session._before_optimizer_step))
@@ -199,13 +201,13 @@ class Session:
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of ``loader``, without those of steps that a snapshot jumped over. The sampler then
         stays where the others' samplers are, also beyond the end of an epoch. The batch that was loaded
-        before a jump is used. ::
+        before a jump is used. After a SIGTERM that asks this rank to leave they end between two steps. ::
 
             for batch in session.batches(loader):
                 ...
         """
         self._rejoin.follow()
-        return self._steps.batches(loader)
+        return self._steps.batches(loader, self._leaves)
 
     def should_step(self) -> bool:
         """Whether to call ``optimizer.step()`` after this backward pass: False, on all ranks, if it excluded
@@ -238,6 +240,8 @@ class Session:
 
         Collective and exact: call it on every rank, between two steps.
         """
+        if self._leaving.has_left:  # leave() has given what was left
+            return False
         self._require_open()
         model = self._require_model()
         means = means_of_residuals(
@@ -262,6 +266,45 @@ class Session:
         :meth:`Communicator.all_reduce_async`."""
         self._require_open()
         return start_all_reduce(self._transport, buffer.detach(), op, weight)
+
+    def leave(self) -> None:
+        """Leave the group between two steps, while the others train on. They do not wait for a silent rank,
+        and no operation of theirs fails. Contributions that were excluded from their own step go along with
+        the next steps of the others, for a few steps at most; then the session is closed. For a process
+        that must end, see :meth:`leave_on_sigterm`.
+
+        Not collective: call it on one rank, with no operation of this session in flight. LocalError: the
+        others could not go on, because membership is fixed.
+        """
+        self._require_open()
+        self._leaving.require_possible("leave()", self._fixed.reasons)
+        self._rejoin.finish()
+        scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        if self.size > 1:
+            self._leaving.run(self._steps.number, scale, self._scaler is None)
+        self._leaving.has_left = True
+        self.close()
+
+    def leave_on_sigterm(self) -> None:
+        """Make SIGTERM, which schedulers send before they end a process, a reason to :meth:`leave`.
+        ``session.batches`` then ends between two steps, and this rank has left. Other loops look at
+        :attr:`leaving` themselves::
+
+            while session.step < steps and not session.leaving:
+                ...
+            if session.leaving:
+                session.leave()
+
+        A second SIGTERM does what it did before. Call it in the main thread.
+        """
+        self._require_open()
+        self._leaving.require_possible("leave_on_sigterm()", self._fixed.reasons)
+        self._leaving.listen()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this rank was asked to leave, or has left."""
+        return self._leaving.is_asked or self._leaving.has_left
 
     def close(self) -> None:
         """Leave the group. DDP cannot forget a hook, so the model's next backward pass raises ClosedError."""
@@ -333,6 +376,12 @@ class Session:
         self.all_reduce_async(share).wait()
         return float(share)
 
+    def _leaves(self) -> bool:
+        """Between two steps: whether the loop ends here."""
+        if self._leaving.is_asked and self.is_open:
+            self.leave()
+        return self._leaving.has_left
+
     def _require_open(self) -> None:
         if not self.is_open:
             raise ClosedError("the session is closed; make a new DistributedDataParallel without attach()")
@@ -381,6 +430,7 @@ class Session:
         if (step := self._rejoin.before_forward(model, self._steps.number)) is not None:
             self._steps.jump(step)
         self._check.before_forward(model, self._steps.number)
+        self._leaving.note_step()
 
     def _before_optimizer_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """A step without gradients makes optimizers do nothing."""
@@ -405,14 +455,30 @@ def _calls(session: "weakref.ref[Session]", method: Callable[..., None]) -> Call
     return hook
 
 
+def _values_of(streams: Streams, model: "weakref.ref[DistributedDataParallel]") -> Callable[[int], int]:
+    """How many float32 a stream's bucket has; 0: it is of another type, or unknown."""
+
+    def values_of(stream: int) -> int:
+        layout, alive = streams.known(stream), model()
+        if layout is None or alive is None:
+            return 0
+        dtype = list(alive.parameters())[layout.places[0].position].dtype
+        return layout.elements if dtype == torch.float32 else 0
+
+    return values_of
+
+
 def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
     buffer.copy_(host)
     if buffer.device.type == "cuda":
         torch.cuda.synchronize(buffer.device)
 
 
-def _close(transport: Transport, pool: CompletionPool, rejoin: Rejoin, check: ParameterCheck) -> None:
+def _close(
+    transport: Transport, pool: CompletionPool, rejoin: Rejoin, check: ParameterCheck, leaving: Leaving
+) -> None:
     """While the engine still answers, ranks that want a snapshot are told that this one has finished."""
+    leaving.forget()
     check.close()
     rejoin.finish()
     close_transport(transport, pool)

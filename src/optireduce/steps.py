@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -81,14 +81,16 @@ class Steps:
             self._jumped += max(0, number - self.number)
             self.number = number
 
-    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+    def batches(self, loader: Iterable[T], ends: Callable[[], bool]) -> Iterator[T]:
         """See :meth:`Session.batches`. Batches for a step are counted, because gradients may be accumulated
-        over several."""
+        over several. ``ends`` is asked between two steps."""
         for_each_step, drawn = 1, 0
         for batch in loader:
             if self._to_skip > 0:
                 self._to_skip -= 1
                 continue
+            if drawn == 0 and ends():
+                return
             number, jumped = self.number, self._jumped
             yield batch
             drawn += 1

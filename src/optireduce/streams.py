@@ -73,6 +73,10 @@ class Streams:
         self._seen.add(layout.stream)
         return layout, is_new
 
+    def known(self, stream: int) -> Layout | None:
+        """The layout of a stream of the newest step."""
+        return self._known.get(stream)
+
     def add_moved(self, layout: Layout, buffer: torch.Tensor, scale: float) -> None:
         """Add residuals of earlier streams to the gradients of a new one, which are scaled."""
         for place in layout.places:
