@@ -38,9 +38,12 @@ class Counts(nn.Module):
         return torch.stack([each.sum() for each in self.total]).sum() * value
 
 
+def values(model: Any) -> torch.Tensor:
+    return torch.cat([each.detach() for each in model.module.total])
+
+
 def trains(rank: int, size: int, directory: str, how: str, options: dict[str, Any]) -> dict[str, Any]:
-    """SGD whose learning rate undoes the mean, so that parameters count the ranks' gradients: each gives 1.
-    The mean of a step divides by its members."""
+    """Each rank's gradient is 1 in every value and step: what was applied counts how many were."""
     with process_group("gloo", rank, size, directory, label=f"{how}-{'-'.join(map(str, options.values()))}"):
         model = DistributedDataParallel(Counts(), bucket_cap_mb=0.02)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -49,7 +52,7 @@ def trains(rank: int, size: int, directory: str, how: str, options: dict[str, An
         session.on_membership(lambda event: events.append((event.kind, event.rank)))
         if how == "sigterm" and rank == LEAVER:
             session.leave_on_sigterm()
-        metrics, applied, gave = [], 0.0, 0
+        metrics, applied, gave = [], torch.zeros(15_000), 0
         loader = range(STEPS)
         for step in session.batches(loader):
             if how == "leave" and (rank, step) == (LEAVER, LEAVES_AT):
@@ -59,14 +62,15 @@ def trains(rank: int, size: int, directory: str, how: str, options: dict[str, An
                 os.kill(os.getpid(), signal.SIGTERM)
             if rank != LEAVER and step == LEAVES_AT:
                 time.sleep(0.05 * rank)  # apart, so that one begins before the other has heard
-            before = float(model.module.total[0].detach()[0])
+            if rank == LEAVER and step == LEAVES_AT - 1:
+                time.sleep(0.3)  # it leaves with a residual
+            before = values(model)
             optimizer.zero_grad()
             model(1.0).backward()
             gave += 1
             optimizer.step()
             assert session.last_step is not None
-            after = float(model.module.total[0].detach()[0])
-            applied += (before - after) * len(session.last_step.members)
+            applied += (before - values(model)) * len(session.last_step.members)
             metric = torch.tensor([float(rank + 1)])  # exact, in every step
             session.all_reduce_async(metric, "sum").wait()
             metrics.append(float(metric))
@@ -75,16 +79,18 @@ def trains(rank: int, size: int, directory: str, how: str, options: dict[str, An
             assert not session.flush(optimizer)  # the same script goes on to its end
             with pytest.raises(ClosedError):
                 model(1.0).backward()
-        elif session.flush(optimizer):
-            last = session.last_step
-            assert last is not None
-        members = None if session.last_step is None else list(session.last_step.members)
+        else:
+            before = values(model)
+            session.flush(optimizer)
+            applied += (before - values(model)) * (size - 1)
+        assert session.last_step is not None
+        members = list(session.last_step.members)
         stats = session.stats()
         session.close()
         return {
             "left": left,
             "gave": gave,
-            "applied": applied,
+            "applied": applied.tolist(),
             "metrics": metrics,
             "events": events,
             "bits": [each.detach().tolist() for each in model.module.total],
@@ -107,6 +113,9 @@ def test_the_others_train_on_when_a_rank_leaves(
         assert other["bits"] == others[0]["bits"]
         assert other["events"] == [("left", LEAVER)]
         assert other["members"] == [0, 2]
+        if not options:  # nothing is rounded
+            contributions = float(sum(result["gave"] for result in found))
+            assert other["applied"] == pytest.approx([contributions] * 15_000, abs=1e-2)
         assert other["stats"]["failed_operations"] == 0
         assert other["stats"]["void_bytes"] == 0
         assert other["stats"]["dropped_bytes"] == 0
@@ -194,11 +203,10 @@ def test_the_handler_before_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_end_between_two_steps_and_not_within_one() -> None:
-    steps, asked = Steps(), False
-    drawn = []
-    for batch in steps.batches(range(20), lambda: asked):
+    steps = Steps()
+    drawn: list[int] = []
+    for batch in steps.batches(range(20), lambda: drawn[-1:] >= [4]):
         drawn.append(batch)
-        asked = batch >= 4
         if batch % 3 == 2:  # three batches for each step
             steps.number += 1
     assert drawn == [0, 1, 2, 3, 4, 5]
