@@ -100,13 +100,13 @@ def measured(
 class Look:
     """One difference, from when it was found until it is told."""
 
-    def __init__(self, difference: ParameterDifference, index: int, at: int) -> None:
+    def __init__(self, difference: ParameterDifference, index: int, at: int, is_told: bool = False) -> None:
         self.difference = difference
         self.index = index
         self.at = at
         """The step before which the values are put on the shelf; the same on all ranks."""
         self._thread: threading.Thread | None = None
-        self._is_told = False
+        self.is_told = is_told
 
     def begin(self, peers: Peers, pieces: Sequence[Piece], ours: torch.Tensor) -> None:
         """Fetch the other side's values, and tell; in a thread, because nothing waits for it."""
@@ -124,8 +124,8 @@ class Look:
 
     def tell(self) -> None:
         """Once."""
-        if not self._is_told:
-            self._is_told = True
+        if not self.is_told:
+            self.is_told = True
             _logger.warning("%s", self.difference)
 
     def _run(self, peers: Peers, pieces: Sequence[Piece], ours: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ from .slices import ParameterSlices
 
 if TYPE_CHECKING:
     from .._core import Engine
+    from ..snapshot.mend import Mender
     from ..snapshot.requests import Peers
     from .shelf import Shelf
 
@@ -21,19 +22,30 @@ _logger = logging.getLogger("optireduce")
 class ParameterCheck:
     """Hashes a slice of the parameters before each step, and hears what the others found."""
 
-    def __init__(self, engine: Engine, *, is_on: bool, max_lag: int, shelf: Shelf, peers: Peers) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        is_on: bool,
+        max_lag: int,
+        shelf: Shelf,
+        peers: Peers,
+        mender: Mender | None = None,
+    ) -> None:
         self._engine = engine
         self._is_on = is_on
         # Later than any rank finds a difference: what is not settled after max_lag + 2 steps is judged then.
         self._look_after = max_lag + 3
         self._shelf = shelf
         self._peers = peers
+        self._mender = mender
         self._slices: ParameterSlices | None = None
         self._last_step = -1
         self._differing: dict[int, tuple[tuple[int, ...], ...]] = {}  # sides by slice
         self._told: set[int] = set()  # ranks that were named, until all agree again
-        self._looks: list[Look] = []
-        self._last: Look | None = None
+        self._next: Look | None = None
+        self._looked_at = -1  # the step of the newest look; what is said before is no news
+        self._last: Look | None = None  # that was told
         self._checks = 0
         self._differences = 0
 
@@ -59,16 +71,18 @@ class ParameterCheck:
         self._slices = slices
         for settled in self._engine.check(step, found):
             self._judge(slices, *settled)
-        self._look(slices, step)
+        if self._next is not None and self._next.at <= step:
+            look, self._next = self._next, None
+            self._look(look, slices, model, step)
 
     def close(self) -> None:
         """Tell what has not been told."""
         self._is_on = False
         if self._last is not None:
             self._last.end(_JOIN_SECONDS)
-        for look in self._looks:
-            self._last = look
-            look.end(_JOIN_SECONDS)
+        if self._next is not None and not self._next.is_told:
+            self._last = self._next
+            self._last.end(_JOIN_SECONDS)
 
     def _judge(self, slices: ParameterSlices, step: int, hashes: list[tuple[int, int]]) -> None:
         if len(hashes) < 2:  # nobody was heard
@@ -82,19 +96,30 @@ class ParameterCheck:
             return
         self._differences += 1
         self._differing[index] = sides
-        difference = ParameterDifference(step, sides)
-        # Without a majority it may be the one that was told, seen with fewer hashes.
-        if set(difference.ranks) - self._told or not self._told:
-            self._told |= set(difference.ranks or sides[-1])
-            self._looks.append(Look(difference, index, step + self._look_after))
+        if step > self._looked_at:
+            self._plan_look(ParameterDifference(step, sides), index)
 
-    def _look(self, slices: ParameterSlices, step: int) -> None:
-        for look in [each for each in self._looks if each.at <= step]:
-            self._looks.remove(look)
+    def _plan_look(self, difference: ParameterDifference, index: int) -> None:
+        # Without a majority it may be the one that was told, seen with fewer hashes.
+        is_new = bool(set(difference.ranks) - self._told) or not self._told
+        mends = self._mender is not None and bool(difference.ranks)
+        if not is_new and not mends:
+            return
+        self._told |= set(difference.ranks or difference.sides[-1])
+        self._looked_at = difference.step + self._look_after
+        self._next = Look(difference, index, self._looked_at, is_told=not is_new)
+        if self._mender is not None and mends:
+            self._mender.offer(difference.ranks, self._looked_at, difference.sides[0])
+
+    def _look(self, look: Look, slices: ParameterSlices, model: Any, step: int) -> None:
+        values = slices.copy(look.index) if self._peers.doors else None
+        if not look.is_told:
             self._last = look
-            values = slices.copy(look.index) if self._peers.doors else None
-            if values is None:
-                look.end(0.0)
-            else:
+            if values is not None:
                 self._shelf.put(look.at, look.index, values)
                 look.begin(self._peers, slices.pieces(look.index), values)
+            else:
+                look.tell()
+        difference = look.difference
+        if self._mender is not None and self._peers.rank in difference.ranks and look.at == step:
+            self._mender.take_over(model, step, difference.sides[0])
