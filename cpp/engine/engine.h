@@ -71,7 +71,7 @@ class Engine {
   void restore(const Position& position, std::uint64_t step);
   bool is_left_behind();
 
-  /// See Checks::tell.
+  /// See Checks::tell. It goes out with the next packets of the group: alone it would wake every other rank.
   std::vector<CheckedStep> check(std::uint64_t step, std::uint64_t hash);
 
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
