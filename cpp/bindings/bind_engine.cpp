@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -69,6 +70,8 @@ const char* name_of(MembershipEvent::Kind kind) {
   switch (kind) {
     case MembershipEvent::Kind::Removed:
       return "removed";
+    case MembershipEvent::Kind::Left:
+      return "left";
     case MembershipEvent::Kind::Returned:
       return "returned";
     case MembershipEvent::Kind::LeftBehind:
@@ -280,6 +283,29 @@ void bind_engine(nb::module_& m) {
             self.restore({completed, digest}, step);
           },
           nb::arg("completed"), nb::arg("digest"), nb::arg("step"), Released())
+      .def("prepare_to_leave", &Engine::prepare_to_leave, Released())
+      .def("may_leave", &Engine::may_leave, Released())
+      .def("keeps_residual", &Engine::keeps_residual, Released())
+      .def(
+          "next_uncalled",
+          [](Engine& self, double limit) {
+            using What = std::tuple<std::uint64_t, std::size_t, int, int, bool, std::uint32_t>;
+            const std::optional<Uncalled> found = self.next_uncalled(seconds(limit));
+            if (!found) return std::optional<What>();
+            const Descriptor& what = found->descriptor;
+            return std::optional<What>({found->number, what.elements, static_cast<int>(what.dtype),
+                                        static_cast<int>(what.op), what.bounded, found->stream});
+          },
+          nb::arg("timeout_seconds"), Released())
+      .def(
+          "check",
+          [](Engine& self, std::uint64_t step, std::uint64_t hash) {
+            std::vector<std::pair<std::uint64_t, std::vector<std::pair<Rank, std::uint64_t>>>> settled;
+            for (CheckedStep& each : self.check(step, hash))
+              settled.emplace_back(each.step, std::move(each.hashes));
+            return settled;
+          },
+          nb::arg("step"), nb::arg("hash"), Released())
       .def("is_left_behind", &Engine::is_left_behind, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(

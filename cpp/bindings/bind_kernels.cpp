@@ -1,13 +1,16 @@
 // Python's view of the kernels: memory is passed as addresses, which the caller keeps alive.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/fingerprint.h"
 #include "kernels/reduce.h"
 
 namespace nb = nanobind;
@@ -50,6 +53,14 @@ void reduce(int dtype, const std::vector<std::uintptr_t>& inputs, double divisor
   optireduce::reduce(type, pointers, divisor, destination, elements);
 }
 
+std::uint64_t fingerprint(const std::vector<std::pair<std::uintptr_t, std::size_t>>& pieces) {
+  const nb::gil_scoped_release unlocked;
+  std::uint64_t all = 0;
+  for (const auto& [address, bytes] : pieces)
+    all = optireduce::fingerprint({to_pointer("an entry of pieces", address, bytes), bytes}, all);
+  return all;
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
@@ -58,6 +69,11 @@ void bind_kernels(nb::module_& m) {
         "Add the arrays at the addresses `inputs`, in that order, divide by `divisor` and write to the "
         "address `out`,\n"
         "which may be one of the inputs. `dtype` is the wire value of the element type.");
+  m.def("fingerprint", &fingerprint, nb::arg("pieces"),
+        "64 bits of memory, given as addresses and numbers of bytes. Equal memory has the same fingerprint, "
+        "and "
+        "memory\n"
+        "that differs in one word has another.");
   m.def("simd_level", &optireduce::simd_level,
         "The instruction set of the kernels: \"avx2\", \"neon\" or \"plain\".");
 }

@@ -120,6 +120,12 @@ bool Engine::is_left_behind() {
   return group_ && group_->left_behind();
 }
 
+std::vector<CheckedStep> Engine::check(std::uint64_t step, std::uint64_t hash) {
+  Lock lock = turns_.lock_now();
+  require_open();
+  return group_->check(step, hash);
+}
+
 void Engine::release() {
   Lock lock = turns_.lock_now();
   if (group_) group_->release(clock_.now());
@@ -171,6 +177,42 @@ EngineStats Engine::stats() {
           clock_.skipped().seconds()};
 }
 
+void Engine::prepare_to_leave() {
+  Lock lock = turns_.lock_now();
+  require_open();
+  leaving_ = true;
+  group_->prepare_to_leave(clock_.now(), true);
+  transmit_all(clock_.now());
+  collect_completions();
+}
+
+bool Engine::may_leave() {
+  Lock lock = turns_.lock_now();
+  return group_ && leaving_ && group_->may_leave();
+}
+
+bool Engine::keeps_residual() {
+  Lock lock = turns_.lock_now();
+  return group_ && group_->keeps_residual();
+}
+
+std::optional<Uncalled> Engine::next_uncalled(Duration limit) {
+  Lock lock = turns_.lock_now();
+  require_open();
+  serve_until(lock, limit_of(limit),
+              [this] { return group_->uncalled().has_value() || (leaving_ && group_->may_leave()); });
+  return group_->uncalled();
+}
+
+/// Peers that may still need us are asked now and then what they have.
+void Engine::serve_until(Lock& lock, Time limit, const Done& done) {
+  while (!done() && !turns_.stopping() && clock_.now() < limit) {
+    group_->ping_unfinished_peers();
+    transmit_all(clock_.now());
+    wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), done);
+  }
+}
+
 void Engine::close(Duration linger) {
   if (getpid() != owner_) {
     // A forked child has copies of the sockets but not the thread: what it would send is the parent's to say.
@@ -180,14 +222,8 @@ void Engine::close(Duration linger) {
   {
     Lock lock = turns_.lock_now();
     if (group_ && !turns_.stopping()) {
-      const auto may_leave = [this] { return group_->may_leave(); };
-      const Time limit = limit_of(linger);
       group_->prepare_to_leave(clock_.now());
-      while (!may_leave() && clock_.now() < limit) {
-        group_->ping_unfinished_peers();
-        transmit_all(clock_.now());
-        wait_as_driver(lock, std::min(limit, clock_.now() + kPingInterval), may_leave);
-      }
+      serve_until(lock, limit_of(linger), [this] { return group_->may_leave(); });
       group_->say_goodbye(clock_.now());
       transmit_all(clock_.now());
       collect_completions();

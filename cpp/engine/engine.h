@@ -71,6 +71,9 @@ class Engine {
   void restore(const Position& position, std::uint64_t step);
   bool is_left_behind();
 
+  /// See Checks::tell. It goes out with the next packets of the group: alone it would wake every other rank.
+  std::vector<CheckedStep> check(std::uint64_t step, std::uint64_t hash);
+
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.
   std::optional<Report> wait(std::uint64_t operation, Duration limit);
@@ -84,6 +87,13 @@ class Engine {
 
   EngineStats stats();
 
+  /// Leaving while others go on: after prepare_to_leave the operations that they begin are to be called here
+  /// as well, until may_leave. `next_uncalled` waits for one; nothing: time is over, or this rank may leave.
+  void prepare_to_leave();
+  bool may_leave();
+  bool keeps_residual();
+  std::optional<Uncalled> next_uncalled(Duration limit);
+
   /// Helps peers that still need our data for up to `linger`, fails what is not done, and stops. Does nothing
   /// in a forked child.
   void close(Duration linger);
@@ -95,6 +105,7 @@ class Engine {
   void require_begun() const;
   void require_open() const;
   Time limit_of(Duration timeout);
+  void serve_until(Lock& lock, Time limit, const Done& done);
 
   void drive(Lock& lock, Driver role, Time limit, const Done& done);
   bool work_once();
@@ -126,6 +137,7 @@ class Engine {
   Results results_;
   std::uint64_t busy_rounds_ = 0;  // in a row in which packets came
   double wait_seconds_ = 0;
+  bool leaving_ = false;
   Duration told_skipped_;  // by the clock, as the group knows
   Time core_busy_until_;   // others want this core: sleep instead of yielding
   std::thread thread_;

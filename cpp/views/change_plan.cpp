@@ -67,14 +67,18 @@ RankMask ChangePlan::ready_joiners(Time now) const {
   return found;
 }
 
-/// Leavers go when every member that stays has completed what they have.
-RankMask ChangePlan::ready_leavers() const {
+/// Leavers go when every member that stays has completed what they have. Those that take part in what others
+/// begin go when nothing is open: then nothing is void because they went, and no exact operation fails.
+RankMask ChangePlan::ready_leavers(RankMask without) const {
   const RankMask leaving = membership_.leaving();
   RankMask found = leaving;
   for_each_rank(leaving, [&](Rank leaver) {
     for_each_rank(membership_.view().members & ~leaving & ~membership_.lost(), [&](Rank rank) {
       if (membership_.completed(rank) < membership_.completed(leaver)) found &= ~bit_of(leaver);
     });
+    const bool waits = membership_.follows(leaver) &&
+                       !membership_.at_rest_for(leaver, membership_.view().members & ~without);
+    if (waits) found &= ~bit_of(leaver);
   });
   return found;
 }
@@ -88,7 +92,7 @@ WantedChange ChangePlan::wanted(Time now, Time asked, bool thaw) const {
     // A rank that is lost or was restarted goes out and comes in by one change.
     found.joiners = ready_joiners(now) & ~(silent & ~replaced_);
     found.without |= found.joiners & members;
-    const WantedChange with_leavers{found.without | ready_leavers(), found.joiners, 0};
+    const WantedChange with_leavers{found.without | ready_leavers(found.without), found.joiners, 0};
     if (possible(with_leavers)) found = with_leavers;
   }
   found.proposers = members & ~found.without & ~membership_.leaving();

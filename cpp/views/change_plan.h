@@ -89,7 +89,7 @@ class ChangePlan {
     Time returned{};
   };
   RankMask ready_joiners(Time now) const;
-  RankMask ready_leavers() const;
+  RankMask ready_leavers(RankMask without) const;
   Duration wait_of(const Removals& removals) const;
   Time readmitted_at(Rank rank) const;
 

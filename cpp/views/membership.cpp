@@ -52,6 +52,14 @@ void Membership::told_hearing(Time now, Rank rank, RankMask hears) {
   members_[rank].hears_at = now;
 }
 
+bool Membership::at_rest_for(Rank leaver, RankMask ranks) const {
+  bool rest = true;
+  for_each_rank(ranks, [&](Rank rank) {
+    rest &= has(members_[rank].at_rest_for, leaver) && completed(rank) == completed(config_.rank);
+  });
+  return rest;
+}
+
 RankMask Membership::keep(Time now, Time asked) const {
   const RankMask members = view().members;
   const Time oldest = now - silence_.limit();
@@ -78,11 +86,15 @@ bool Membership::hears_quorum(Time now) const {
 void Membership::enter(Rank rank, std::uint64_t completed) {
   members_[rank].completed = completed;
   leaving_ &= ~bit_of(rank);
+  following_ &= ~bit_of(rank);
   lost_ &= ~bit_of(rank);
 }
 
 void Membership::begin_view(Time now) {
-  for (Member& member : members_) member.hears_at = kLongAgo;
+  for (Member& member : members_) {
+    member.hears_at = kLongAgo;
+    member.at_rest_for = 0;
+  }
   silence_.restart(now);
 }
 

@@ -66,9 +66,21 @@ class Membership {
   RankMask keep(Time now, Time asked) const;
 
   // Flags of members, cleared when they come in anew.
-  void mark_leaving(Rank rank) { leaving_ |= bit_of(rank); }
+  /// `follows`: until it is out of the view it takes part in the operations that others begin.
+  void mark_leaving(Rank rank, bool follows) {
+    leaving_ |= bit_of(rank);
+    if (follows) following_ |= bit_of(rank);
+  }
   void mark_lost(Rank rank) { lost_ |= bit_of(rank); }
+  /// A rank knows of these leavers, and has nothing open. From then on it begins no operation that nobody
+  /// else has begun.
+  void told_rest(Rank rank, RankMask leavers, bool rests) {
+    members_[rank].at_rest_for = rests ? leavers : 0;
+  }
+  /// Whether none of these ranks has an operation open, or will begin one before this rank has left.
+  bool at_rest_for(Rank leaver, RankMask ranks) const;
   RankMask leaving() const { return leaving_ & view().members; }
+  bool follows(Rank leaver) const { return has(following_, leaver); }
   RankMask lost() const { return lost_ & view().members; }
   /// Ranks that left cleanly.
   RankMask left() const { return leaving_ & ~view().members; }
@@ -89,6 +101,7 @@ class Membership {
     std::uint64_t completed = 0;
     RankMask hears = 0;
     Time hears_at = kLongAgo;
+    RankMask at_rest_for = 0;
   };
   void enter(Rank rank, std::uint64_t completed);
   void begin_view(Time now);
@@ -97,7 +110,7 @@ class Membership {
   ViewHistory history_;
   Silence silence_;
   std::vector<Member> members_;
-  RankMask leaving_ = 0, lost_ = 0;
+  RankMask leaving_ = 0, following_ = 0, lost_ = 0;
 };
 
 }  // namespace optireduce

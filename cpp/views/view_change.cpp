@@ -104,7 +104,8 @@ void ViewChange::on_adopt(Time now, Rank from, const Adopt& adopt) {
 void ViewChange::on_status(Time now, Rank from, const Status& status) {
   membership_.told_hearing(now, from, status.hears);
   agreement_.saw_round(status.round);
-  if (status.leaving) membership_.mark_leaving(from);
+  membership_.told_rest(from, status.leavers, status.rests);
+  if (status.leaving) membership_.mark_leaving(from, status.follows);
   if (status.lost) membership_.mark_lost(from);
   if (status.asks) send_status(bit_of(from), false);
 }
@@ -205,6 +206,7 @@ void ViewChange::enter(Time now, const std::vector<View>& views, bool joins) {
   standing_.away = false;
   standing_.known = next.number;
   repeats_ = {};
+  told_rest_ = false;
   installed_ = next;
 }
 

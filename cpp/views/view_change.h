@@ -28,6 +28,7 @@ struct Standing {
   /// This rank needs a snapshot. It may still vote; it starts, decides, holds and completes nothing.
   bool left_behind = false;
   bool leaving = false;
+  bool follows = false;  // as a leaver
   /// A leaver that is out of the view, and that nobody needs any more.
   bool departed = false;
   std::uint64_t known = 0;  // highest view number seen
@@ -54,8 +55,9 @@ class ViewChange {
   // Commands.
   /// These ranks are silent, beyond what Membership sees itself. Forgotten when they are heard.
   void suspect(Time now, RankMask ranks);
-  /// I leave: I serve until every member has what I have, then a view without me is made.
-  void leave(Time now);
+  /// I leave: I serve until every member has what I have, then a view without me is made. `follows`: I take
+  /// part in what others begin, and the view is made when nothing is open.
+  void leave(Time now, bool follows = false);
   /// I lack a packet that is gone: I vote on until I am removed, and I am left behind.
   void mark_lost(Time now);
   /// A snapshot was taken over, and the journal tells what it amounts to: I ask to come in with that.
@@ -109,6 +111,8 @@ class ViewChange {
   void repeat(Time now);
   void repeat_away(Time now);
   void send_status(RankMask to, bool asks);
+  bool rests() const;
+  void note_rest();
   Join my_request() const;
 
   Membership& membership_;
@@ -121,6 +125,7 @@ class ViewChange {
   Standing standing_;
   Repeats repeats_;
   std::optional<View> installed_;
+  bool told_rest_ = false;  // since somebody leaves
 };
 
 }  // namespace optireduce

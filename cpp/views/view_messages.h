@@ -113,13 +113,16 @@ struct Refusal {
 /// Whom the sender hears, and whether it leaves (this is the goodbye) or is lost.
 struct Status {
   RankMask hears = 0;
+  RankMask leavers = 0;  // members that leave, as far as the sender knows
+  bool rests = false;    // it has completed every operation that it knows of
   bool leaving = false;
+  bool follows = false;  // of a leaver: it takes part in what others begin
   bool lost = false;
   bool asks = false;        // the receiver shall answer with its own
   std::uint32_t round = 0;  // highest ballot seen: a proposer that is behind must go above it
   static void fields(auto& codec, auto& status) {
-    codec.masks(status.hears);
-    codec.all(status.leaving, status.lost, status.asks, status.round);
+    codec.masks(status.hears, status.leavers);
+    codec.all(status.rests, status.leaving, status.follows, status.lost, status.asks, status.round);
   }
 };
 

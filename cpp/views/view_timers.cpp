@@ -20,6 +20,7 @@ void ViewChange::set_pace(Duration round) {
 WantedChange ViewChange::schedule(Time now) {
   membership_.advanced(membership_.self(), journal_.completed());
   if (standing_.away) return {};
+  note_rest();
   WantedChange change;
   if (!standing_.lost) change = plan_.wanted(now, attempts_.asked, attempts_.thaw);
   const bool reason = change.any() || changing();
@@ -29,7 +30,7 @@ WantedChange ViewChange::schedule(Time now) {
   // While there is a reason everybody is asked for its Status, so everybody owes us an answer.
   membership_.silence().set_owing_change(now, reason ? membership_.others() : repeats_.untold);
   const bool answers = agreement_.leads() || repeats_.untold != 0;
-  const bool tells = reason || standing_.leaving || standing_.lost;
+  const bool tells = reason || membership_.leaving() != 0 || standing_.lost;
   repeats_.interval = answers ? attempts_.round : status_interval(membership_.silence(), attempts_.round);
   repeats_.next = answers || tells ? std::min(repeats_.next, now + repeats_.interval) : Time::never();
   return change;
@@ -63,7 +64,7 @@ void ViewChange::repeat(Time now) {
   else if (agreement_.leads())
     mail_.send_all(voters & ~agreement_.answered(), agreement_.proposal);
   const bool asks = attempts_.at != Time::never();
-  if (asks || standing_.leaving || standing_.lost) send_status(membership_.others(), asks);
+  if (asks || membership_.leaving() != 0 || standing_.lost) send_status(membership_.others(), asks);
 }
 
 void ViewChange::repeat_away(Time now) {
@@ -81,8 +82,20 @@ void ViewChange::repeat_away(Time now) {
 }
 
 void ViewChange::send_status(RankMask to, bool asks) {
-  mail_.send_all(
-      to, Status{membership_.hears(), standing_.leaving, standing_.lost, asks, agreement_.highest_round});
+  mail_.send_all(to, Status{membership_.hears(), membership_.leaving(), rests(), standing_.leaving,
+                            standing_.follows, standing_.lost, asks, agreement_.highest_round});
+}
+
+bool ViewChange::rests() const {
+  return journal_.touched_end() <= journal_.completed() && journal_.open().empty();
+}
+
+/// While somebody leaves, all members tell when they have nothing open.
+void ViewChange::note_rest() {
+  const bool rest = membership_.leaving() != 0 && rests();
+  membership_.told_rest(membership_.self(), membership_.leaving(), rest);
+  if (rest && !told_rest_) send_status(membership_.others(), false);
+  told_rest_ = rest;
 }
 
 Join ViewChange::my_request() const {
@@ -95,10 +108,11 @@ void ViewChange::suspect(Time now, RankMask ranks) {
   schedule(now);
 }
 
-void ViewChange::leave(Time now) {
+void ViewChange::leave(Time now, bool follows) {
   standing_.leaving = true;
+  standing_.follows |= follows;
   if (standing_.away) standing_.departed = true;
-  membership_.mark_leaving(membership_.self());
+  membership_.mark_leaving(membership_.self(), follows);
   if (!standing_.away) send_status(membership_.others(), false);
   schedule(now);
 }

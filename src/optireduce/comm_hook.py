@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from .attach_checks import check_arguments, trains_all
 from .attach_group import GroupMeeting, meeting_of
 from .calls import CallOptions, Stream
+from .check.compare import ParameterDifference
+from .check.parameters import ParameterCheck
 from .communicator import Handle, start_all_reduce
 from .completion import CompletionPool
 from .config import Config
@@ -23,6 +25,7 @@ from .dtypes import DTYPES, OPS, Op
 from .errors import ClosedError, GroupFinished, OptiReduceError
 from .flush import make_gradients, means_of_residuals
 from .hadamard import Encoder
+from .leave import Leaving
 from .membership import MembershipCallback
 from .process_group import TORCH_DTYPES, close_transport
 from .report import StepReport
@@ -115,9 +118,19 @@ class Session:
         except BaseException:
             self._transport.close()
             raise
+        self._check = ParameterCheck(
+            self._transport.engine,
+            is_on=config.check_parameters and config.delivery == "carry" and self.size > 1,
+            max_lag=config.max_lag,
+            shelf=self._rejoin.shelf,
+            peers=self._rejoin.peers,
+            mender=self._rejoin.mender if config.mend_differences else None,
+        )
+        self._streams = Streams(self._transport.engine)
+        self._leaving = Leaving(self._transport, _values_of(self._streams, weakref.ref(model)))
         self._pool = CompletionPool()
         self._finalizer = weakref.finalize(
-            self, _close, self._transport, self._pool, self._rejoin, meeting
+            self, _close, self._transport, self._pool, self._rejoin, self._check, self._leaving, meeting
         )  # also at exit
         self._steps = Steps()
         self._verdict: tuple[int, bool] = (-1, True)  # of the newest step that was judged
@@ -127,7 +140,6 @@ class Session:
         self._exact = model.find_unused_parameters
         self._stays_readable = not model.gradient_as_bucket_view
         self._released = False
-        self._streams = Streams(self._transport.engine)
         self._encoder = Encoder(config, optimizer, self._transport.seed)
         if optimizer is not None:
             hook = optimizer.register_step_pre_hook(_calls(weakref.ref(self), Session._before_optimizer_step))
@@ -173,14 +185,21 @@ class Session:
         (``join()``, a second attached model) wait for a rank that this session has removed."""
         return bool(self._fixed)
 
+    @property
+    def parameter_difference(self) -> ParameterDifference | None:
+        """The newest difference between the parameters of ranks, which the log has told; None: they are
+        equal, as far as was looked (``Config.check_parameters``)."""
+        return self._check.difference
+
     def stats(self) -> dict[str, Any]:
-        """Counters of the engine since attach(), and what the safeguards and snapshots did."""
+        """Counters of the engine since attach(), and what the safeguards, snapshots and checks did."""
         return self._transport.stats() | {
             "skipped_steps": self._safeguard.skipped_steps,
             "hadamard": self._encoder.is_on,
             "discarded_steps": self._steps.discarded,
             **self._rejoin.stats(),
             **self._meeting.stats(),
+            **self._check.stats(),
         }
 
     def keep(self, *objects: Any) -> None:
@@ -199,13 +218,14 @@ class Session:
         """The batches of ``loader``, without those of steps that a snapshot jumped over. The sampler then
         stays where the others' samplers are, also beyond the end of an epoch, if its order depends on
         ``set_epoch`` alone. The batch that was loaded before a jump is used. Whole epochs are skipped
-        without loading them if the loader has a length. ::
+        without loading them if the loader has a length. After a SIGTERM that asks this rank to leave they
+        end between two steps. ::
 
             for batch in session.batches(loader):
                 ...
         """
         self._rejoin.follow()
-        return self._steps.batches(loader)
+        return self._steps.batches(loader, self._leaves)
 
     def should_step(self) -> bool:
         """Whether to call ``optimizer.step()`` after this backward pass: False, on all ranks, if it excluded
@@ -239,6 +259,8 @@ class Session:
 
         Collective and exact: call it on every rank, between two steps.
         """
+        if self._leaving.has_left:  # leave() has given what was left
+            return False
         self._require_open()
         model = self._require_model()
         means = means_of_residuals(
@@ -281,10 +303,48 @@ class Session:
             self._transport, buffer.detach(), op, options, may_be_late=bool(self._config.bounded)
         )
 
+    def leave(self) -> None:
+        """Leave the group between two steps, while the others train on. They do not wait for a silent rank,
+        and no operation of theirs fails. Contributions that were excluded from their own step go along with
+        the next steps of the others, for a few steps at most; then the session is closed. For a process
+        that must end, see :meth:`leave_on_sigterm`.
+
+        Not collective: call it on one rank, with no operation of this session in flight. LocalError: the
+        others could not go on, because membership is fixed.
+        """
+        self._require_open()
+        self._leaving.require_possible("leave()", self._fixed.reasons)
+        self._rejoin.finish()
+        if self.size > 1:
+            self._leaving.run(self._steps.number, self.loss_scale, self._scaler is None)
+        self._leaving.has_left = True
+        self.close()
+
+    def leave_on_sigterm(self) -> None:
+        """Make SIGTERM, which schedulers send before they end a process, a reason to :meth:`leave`.
+        ``session.batches`` then ends between two steps, and this rank has left. Other loops look at
+        :attr:`leaving` themselves::
+
+            while session.step < steps and not session.leaving:
+                ...
+            if session.leaving:
+                session.leave()
+
+        A second SIGTERM does what it did before. Call it in the main thread.
+        """
+        self._require_open()
+        self._leaving.require_possible("leave_on_sigterm()", self._fixed.reasons)
+        self._leaving.listen()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this rank was asked to leave, or has left."""
+        return self._leaving.is_asked or self._leaving.has_left
+
     def close(self) -> None:
         """Leave the group. DDP cannot forget a hook, so the model's next backward pass raises ClosedError."""
         if self.is_open:
-            self._meeting.close(finished=self.error is None)
+            self._meeting.close(finished=self.error is None and not self._leaving.has_left)
         self._finalizer()
 
     def __enter__(self) -> "Session":
@@ -353,6 +413,12 @@ class Session:
         self.all_reduce_async(share).wait()
         return float(share)
 
+    def _leaves(self) -> bool:
+        """Between two steps: whether the loop ends here."""
+        if self._leaving.is_asked and self.is_open:
+            self.leave()
+        return self._leaving.has_left
+
     def _require_open(self) -> None:
         if not self.is_open:
             raise ClosedError("the session is closed; make a new DistributedDataParallel without attach()")
@@ -399,6 +465,8 @@ class Session:
             self._transport.release()
         if (step := self._rejoin.before_forward(model, self._steps.number)) is not None:
             self._steps.jump(step)
+        self._check.before_forward(model, self._steps.number)
+        self._leaving.note_step()
 
     def _before_optimizer_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """A step without gradients makes optimizers do nothing."""
@@ -423,6 +491,19 @@ def _calls(session: "weakref.ref[Session]", method: Callable[..., None]) -> Call
     return hook
 
 
+def _values_of(streams: Streams, model: "weakref.ref[DistributedDataParallel]") -> Callable[[int], int]:
+    """How many float32 a stream's bucket has; 0: it is of another type, or unknown."""
+
+    def values_of(stream: int) -> int:
+        layout, alive = streams.known(stream), model()
+        if layout is None or alive is None:
+            return 0
+        dtype = list(alive.parameters())[layout.places[0].position].dtype
+        return layout.elements if dtype == torch.float32 else 0
+
+    return values_of
+
+
 def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
     buffer.copy_(host)
     if buffer.device.type == "cuda":
@@ -430,10 +511,17 @@ def _copy_to_device(buffer: torch.Tensor, host: torch.Tensor) -> None:
 
 
 def _close(
-    transport: Transport, pool: CompletionPool, rejoin: Rejoin, meeting: "GroupMeeting | ElasticMeeting"
+    transport: Transport,
+    pool: CompletionPool,
+    rejoin: Rejoin,
+    check: ParameterCheck,
+    leaving: Leaving,
+    meeting: "GroupMeeting | ElasticMeeting",
 ) -> None:
     """While the engine still answers, ranks that want a snapshot are told that this one has finished."""
+    leaving.forget()
     meeting.close(finished=False)
+    check.close()
     rejoin.finish()
     close_transport(transport, pool)
     rejoin.close()

@@ -159,6 +159,14 @@ class Config:
     """How long the group stands still at one step boundary for a rank that was left behind again after a
     snapshot. Longer lets a slower rank return, and costs every rank the wait. 0: never."""
 
+    check_parameters: bool = True
+    """Hash 1/64 of the parameters before each step of attach(), and compare the ranks. A difference is logged
+    once. Nothing waits for it. Parameters on a GPU are not looked at, and nothing is with best effort."""
+
+    mend_differences: bool = False
+    """A rank whose parameters differ from those of more than half of the ranks takes over their parameters
+    and optimizer state, and all wait for that. Needs attach() with the optimizer. False: only say so."""
+
     groups: int | Literal["auto"] = "auto"
     """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
     others. 1: flat. The group's size must be a multiple of it. "auto": the ranks of a host make a row where
@@ -272,7 +280,7 @@ _CHOICES = {
     "multicast": ("off", "on", "auto"),
 }
 _ALSO = {"timeout_seconds": None, "groups": "auto", "bounded": "all"}  # besides a number, or True and False
-_BOOLEANS = {"bounded", "shuffle", "use_gso", "use_gro"}
+_BOOLEANS = {"bounded", "check_parameters", "mend_differences", "shuffle", "use_gso", "use_gro"}
 
 
 def _check(name: str, value: Any) -> None:

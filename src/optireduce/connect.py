@@ -28,7 +28,7 @@ _SEED_BITS = 64
 _SAME_EVERYWHERE = (
     "bounded", "delivery", "max_lag", "exclude_at_most", "min_ranks", "exact_silence_seconds",
     "warmup_operations", "shuffle", "hadamard", "wire", "auth", "multicast", "skip_above", "halt_after",
-    "groups", "rejoin_pause_seconds",
+    "groups", "rejoin_pause_seconds", "check_parameters", "mend_differences",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, cast
 _logger = logging.getLogger("optireduce")
 
 
-Kind = Literal["removed", "returned", "left behind"]
+Kind = Literal["removed", "left", "returned", "left behind"]
 RawEvent: TypeAlias = tuple[str, int, int, int]
 """As the core tells it: kind, rank, view, operation."""
 
@@ -22,7 +22,8 @@ class MembershipEvent:
     """One change of the membership view. All members see the same changes in the same order."""
 
     kind: Kind
-    """"left behind": the others went on without ``rank``, and it cannot replay what it missed."""
+    """"left": cleanly, while the others go on. "left behind": the others went on without ``rank``, and it
+    cannot replay what it missed."""
     rank: int
     view: int
     """Number of the view that the change made."""
@@ -97,6 +98,7 @@ class Membership:
 
 _TEXTS = {
     "removed": "was removed from the group, because it left or is silent",
+    "left": "has left the group",
     "returned": "has returned to the group",
     "left behind": "was left behind by the group: it missed too much to replay",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -82,10 +82,10 @@ class Steps:
             self._jumped += max(0, number - self.number)
             self.number = number
 
-    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+    def batches(self, loader: Iterable[T], ends: Callable[[], bool]) -> Iterator[T]:
         """See :meth:`Session.batches`. Batches for a step are counted, because gradients may be accumulated
         over several. What is left of a loader, or all of it, is not loaded to be skipped: a process that was
-        restarted may have missed many epochs."""
+        restarted may have missed many epochs. ``ends`` is asked between two steps."""
         for_each_step, drawn = 1, 0
         left = len(loader) if isinstance(loader, Sized) else math.inf
         if self._skips(left):
@@ -95,6 +95,8 @@ class Steps:
             if self._to_skip > 0:
                 self._to_skip -= 1
                 continue
+            if drawn == 0 and ends():
+                return
             number, jumped = self.number, self._jumped
             yield batch
             drawn += 1

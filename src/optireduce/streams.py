@@ -83,6 +83,10 @@ class Streams:
         self._others = frozenset(state["streams"])
         self._moving.clear()
 
+    def known(self, stream: int) -> Layout | None:
+        """The layout of a stream of the newest step."""
+        return self._known.get(stream)
+
     def add_moved(self, layout: Layout, buffer: torch.Tensor, scale: float) -> None:
         """Add residuals of earlier streams to the gradients of a new one, which are scaled."""
         for place in layout.places:

@@ -35,7 +35,7 @@ from .membership import Membership
 from .multicast import take_events
 from .operation_log import OperationLog
 from .report import Report, report_of
-from .wire import IdleBuffers, Lost, Travelling, Wire, effective_wire, lost_values, travelling
+from .wire import Following, IdleBuffers, Lost, Travelling, Wire, effective_wire, lost_values, travelling
 
 Finish = Callable[[Lost], None]
 Connector = Callable[[Exchange, Config, float, str, bool], Connection]
@@ -258,6 +258,46 @@ class Transport:
             scale=float(options.scale),
             **others,
         )
+
+    def follow(
+        self,
+        elements: int,
+        dtype: int,
+        op: int,
+        *,
+        bounded: bool,
+        stream: int,
+        step: int,
+        scale: float,
+        values: int,
+        gives: bool,
+    ) -> Operation:
+        """Take part in an operation that others have begun, described as it travels, with no values of
+        this rank. ``values``: float32 that it stands for; 0: it travels as it is. ``gives``: this rank's
+        residual of the stream goes along."""
+        form = Following(elements, dtype, values)
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the group is closed: no operation can be followed")
+            number = self.engine.all_reduce(
+                form.pointer,
+                form.elements,
+                dtype,
+                op,
+                self.timeout_seconds,
+                bounded=bounded,
+                weight=int(gives and op != WEIGHTED_MEAN),
+                stream=stream,
+                step=step,
+                scale=scale,
+                stays_readable=False,
+                wide=form.wide,
+                wide_values=form.values,
+                rounding_seed=form.seed,
+            )
+            operation = Operation(self, number, form, False, form, None)
+            self._in_flight[number] = operation
+        return operation
 
     def keep(self, form: Travelling, keep_alive: object) -> None:
         """Called by an operation with ``stays_readable`` when it has succeeded."""

@@ -61,6 +61,18 @@ class Narrow(Travelling):
         self._idle.give(self._memory)
 
 
+class Following(Travelling):
+    """Nothing, in the form in which others' values travel: zeros in memory of its own."""
+
+    def __init__(self, elements: int, dtype: int, values: int) -> None:
+        kind = next(each for each in (*DTYPES.values(), _INT8_BLOCK) if each.code == dtype)
+        self._memory = np.zeros(elements * kind.itemsize, np.uint8)
+        super().__init__(int(self._memory.ctypes.data), elements, kind)
+        if values and kind != DTYPES["float32"]:
+            self._wide = np.zeros(values, np.float32)
+            self.wide, self.values = int(self._wide.ctypes.data), values
+
+
 class IdleBuffers:
     """Memory of operations that have ended, for those to come: fresh pages cost more than rounding."""
 

@@ -73,6 +73,15 @@ class Ranks {
   void kill(Rank rank) { sides_[rank]->gone = true; }
   /// It goes on after a kill, as after a standstill.
   void wake(Rank rank) { sides_[rank]->gone = false; }
+  std::vector<CheckedStep> check(Rank rank, std::uint64_t step, std::uint64_t hash) {
+    std::vector<CheckedStep> settled = group(rank).check(step, hash);
+    pump(rank);
+    return settled;
+  }
+  void prepare_to_leave(Rank rank) {
+    group(rank).prepare_to_leave(now_, true);
+    pump(rank);
+  }
   void release(Rank rank) { group(rank).release(now_); }
 
   /// Until so much time has passed.

@@ -77,7 +77,8 @@ class Maker {
       case 6:
         return Refusal{request()};
       default:
-        return Status{mask(), flag(), flag(), flag(), static_cast<std::uint32_t>(number())};
+        return Status{mask(), mask(), flag(), flag(),
+                      flag(), flag(), flag(), static_cast<std::uint32_t>(number())};
     }
   }
   ViewMessage message() { return {static_cast<std::uint32_t>(number()), number(), number(), body(below(8))}; }
@@ -149,7 +150,7 @@ TEST(random_bytes_do_no_harm) {
 }
 
 TEST(ranks_outside_of_the_group_are_refused) {
-  ViewMessage message{0, 0, 0, Status{first_ranks(5), false, false, false, 0}};
+  ViewMessage message{0, 0, 0, Status{first_ranks(5), 0, false, false, false, false, false, 0}};
   CHECK(decode_view_message(encode(message), 5).has_value());
   CHECK(!decode_view_message(encode(message), 4).has_value());
   message.body = Adopted{{1, 4}};

@@ -68,6 +68,8 @@ class FakeEngine:
         self.releases = 0
         self.fixed_membership: bool | None = None
         self.restored: list[tuple[int, int, int]] = []
+        self.hashes: dict[int, int] = {}
+        self.settled: list[tuple[int, list[tuple[int, int]]]] = []
 
     def all_reduce(
         self,
@@ -125,6 +127,11 @@ class FakeEngine:
 
     def restore(self, completed: int, digest: int, step: int) -> None:
         self.restored.append((completed, digest, step))
+
+    def check(self, step: int, hash: int) -> list[tuple[int, list[tuple[int, int]]]]:
+        self.hashes[step] = hash
+        found, self.settled = self.settled, []
+        return found
 
     def stats(self) -> dict[str, int | float]:
         return {"operations": len(self.calls)}

@@ -79,11 +79,14 @@ def test_every_field_is_read_from_its_variable() -> None:
     samples |= {"min_ranks": "2", "quorum_seconds": "1.5", "operation_log": "/tmp/a,b-{rank}.jsonl"}
     samples |= {"shuffle": "0", "log_bytes": "100000", "exclude_at_most": "0.1", "exact_silence_seconds": "3"}
     samples |= {"hadamard": "on", "skip_above": "0.25", "halt_after": "3", "wire": "bf16", "auth": "mac"}
+    samples |= {"check_parameters": "0", "mend_differences": "1"}
     samples |= {"multicast": "auto", "multicast_ttl": "2", "groups": "4", "rejoin_pause_seconds": "2.5"}
     assert samples.keys() == {field.name for field in fields(Config)}
     config = Config.from_env({f"OPTIREDUCE_{name.upper()}": text for name, text in samples.items()})
     assert config == Config(
         shuffle=False,
+        check_parameters=False,
+        mend_differences=True,
         delivery="best-effort",
         log_bytes=100_000,
         max_lag=5,

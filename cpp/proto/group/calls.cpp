@@ -52,6 +52,13 @@ const Descriptor* Calls::descriptor_of(std::uint64_t number) {
   return operation == nullptr ? nullptr : &operation->descriptor();
 }
 
+std::optional<Uncalled> Calls::uncalled() const {
+  const std::uint64_t number = core_.progress.next_call();
+  const Operation* const operation = core_.operations.find_open(number);
+  if (operation == nullptr) return std::nullopt;
+  return Uncalled{number, operation->descriptor(), operation->setup().stream};
+}
+
 void Calls::begin_waiting(Time now) {
   while (!core_.waiting.empty() && may_begin(core_.waiting.front())) begin(now, core_.waiting.front());
 }
@@ -61,6 +68,7 @@ bool Calls::may_begin(const LocalCall& call) const {
   if (members_.halted() || call.number >= changes.reach_end()) return false;
   // To begin may decide, and others were told that an exact operation is not decided.
   if (!call.descriptor.bounded && changes.changing()) return false;
+  if (!members_.may_be_first(call.number) && core_.operations.find_open(call.number) == nullptr) return false;
   const std::uint64_t least = members_.least_completed();
   const std::uint64_t newest = core_.progress.step_of(least) + core_.config.max_lag;
   return least >= call.number || call.step <= newest;

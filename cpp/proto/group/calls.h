@@ -10,6 +10,13 @@
 
 namespace optireduce {
 
+/// An operation that is known from packets alone.
+struct Uncalled {
+  std::uint64_t number = 0;
+  Descriptor descriptor;
+  std::uint32_t stream = 0;
+};
+
 class Calls {
  public:
   Calls(Core& core, Members& members, Requests& requests)
@@ -18,6 +25,8 @@ class Calls {
   /// Takes the next number for a call, which waits then. Throws std::invalid_argument before it has changed
   /// anything.
   std::uint64_t take(Time now, const Call& call);
+  /// Of the next number.
+  std::optional<Uncalled> uncalled() const;
   /// Begins the calls that may begin.
   void begin_waiting(Time now);
   /// An operation that nothing was known of, for its first packet or for the call.

@@ -28,6 +28,7 @@ struct Control {
   std::uint8_t flags = 0;
   bool to_group = false;                // to everybody by multicast instead of `to`
   Rank shard = 0;                       // Request
+  std::uint64_t detail = 0;             // Check
   std::vector<std::byte> payload = {};  // Request, Reject, View
 };
 

@@ -16,6 +16,7 @@
 //   Calls       calls and operations, from beginning to end
 //   Watch       silent ranks where membership is fixed
 //   Views       what a new view does to them
+//   Checks      whether the members' parameters are equal
 //   Receiver    packets in
 //   Sender      packets out; knows nothing of Calls
 #pragma once
@@ -56,6 +57,8 @@ class Group {
   void restore(Time now, const Position& position, std::uint64_t step) {
     views_.restore(now, position, step);
   }
+  /// See Checks::tell.
+  std::vector<CheckedStep> check(std::uint64_t step, std::uint64_t hash) { return checks_.tell(step, hash); }
   /// The process stood still for so long. To be said before what came meanwhile is handled.
   void stood_still(Time now, Duration how_long);
   /// The process waits for all ranks outside of this group. Where membership is fixed, ranks that are silent
@@ -65,8 +68,13 @@ class Group {
   void ping_silent_peers() { sender_.ping_silent_peers(); }
   /// Asks every peer that may still need our help what it has completed (before closing).
   void ping_unfinished_peers() { sender_.ping_unfinished_peers(); }
-  /// Tells the members that we want to leave, and keeps serving.
-  void prepare_to_leave(Time now) { views_.prepare_to_leave(now); }
+  /// The next operation that others have begun and this rank has not called.
+  std::optional<Uncalled> uncalled() const { return calls_.uncalled(); }
+  /// Whether contributions of ours wait to be added to the next ones.
+  bool keeps_residual() const { return core_.residuals.any(); }
+  /// Tells the members that we want to leave, and keeps serving. `follows`: what others begin meanwhile will
+  /// be called, see uncalled(), so that no operation ends without us.
+  void prepare_to_leave(Time now, bool follows = false) { views_.prepare_to_leave(now, follows); }
   /// Fails everything that is not done and tells the peers that we are gone.
   void say_goodbye(Time now) { views_.say_goodbye(now); }
 
@@ -118,7 +126,8 @@ class Group {
   Calls calls_{core_, members_, requests_};
   Watch watch_{core_, members_, calls_};
   Views views_{core_, members_, calls_, requests_};
-  Receiver receiver_{core_, members_, requests_, calls_, watch_, views_};
+  Checks checks_{core_, members_};
+  Receiver receiver_{core_, members_, requests_, calls_, watch_, views_, checks_};
   Sender sender_{core_, members_};
 };
 

@@ -88,6 +88,13 @@ std::uint64_t Members::least_completed() const {
   return least;
 }
 
+bool Members::may_be_first(std::uint64_t number) const {
+  bool may = true;
+  for_each_rank(membership.leaving() & membership.others(),
+                [&](Rank rank) { may &= number < membership.completed(rank); });
+  return may;
+}
+
 bool Members::heard(Time now, const Header& header) {
   if (!counts(header)) return false;
   membership.silence().heard(now, header.sender);
@@ -155,10 +162,8 @@ void Members::look_for_silence(Time now) {
   const RankMask suspects = membership.suspected();
   core_.stats.suspicions += static_cast<std::uint64_t>(count_of(suspects & ~suspects_));
   suspects_ = suspects;
-  if (suspects != 0) {
-    set_pace();
-    changes.handle_timeout(now);
-  }
+  if (suspects != 0) set_pace();
+  if (suspects != 0 || membership.leaving() != 0) changes.handle_timeout(now);
   set_timer();
 }
 

@@ -30,6 +30,9 @@ class Members {
   void ask_unanswered();
   /// Whether all members of the view were heard lately.
   bool hears_all() const { return hears_all_; }
+  /// Whether this rank may begin an operation that nobody else has begun. One that leaves would own a part of
+  /// it: it is out of the view before.
+  bool may_be_first(std::uint64_t number) const;
   /// The least completed of this rank and the members that are waited for.
   std::uint64_t least_completed() const;
 

@@ -59,6 +59,7 @@ struct Stats : Traffic, Refused {
 struct MembershipEvent {
   enum class Kind : std::uint8_t {
     Removed,     // is no member any more
+    Left,        // the same, because it left cleanly
     Returned,    // is a member again
     Unreached,   // by multicast, is sent to singly now
     LeftBehind,  // this rank itself was removed and cannot return without a snapshot

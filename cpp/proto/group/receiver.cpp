@@ -82,6 +82,7 @@ void Receiver::handle_run(Time now, const ReceivedRun& run) {
     case PacketType::Decision:
       return handle_data(now, run);
     case PacketType::Request:
+      note_wanted(now, run);
       return requests_.handle(now, run);
     case PacketType::Reject:
       return handle_reject(now, run);
@@ -89,6 +90,8 @@ void Receiver::handle_run(Time now, const ReceivedRun& run) {
       return handle_goodbye(now, header.sender);
     case PacketType::Abstain:
       return handle_abstention(now, run);
+    case PacketType::Check:
+      return checks_.handle(run);
     default:
       return;  // the header, which was read before, is all they say
   }
@@ -194,6 +197,7 @@ void Receiver::deliver(Time now, Operation& operation, const ReceivedRun& run) {
 
 /// Each of these may end the operation, after which it need not exist any more.
 void Receiver::go_on(Time now, std::uint64_t number, Scope scope) {
+  if (members_.membership.leaving() != 0) calls_.begin_waiting(now);  // it is not the first any more
   calls_.check_shard(now, number);
   if (Operation* open = core_.operations.find_open(number, scope)) calls_.advance(now, *open);
 }
@@ -228,6 +232,14 @@ std::uint32_t Receiver::deliver_decision(Time now, Operation& operation, const R
 }
 
 // ---- Control packets
+
+/// While somebody leaves, calls wait for somebody else to begin. Who owns no part of the operation hears of
+/// it only from one that waits for us.
+void Receiver::note_wanted(Time now, const ReceivedRun& run) {
+  if (members_.membership.leaving() == 0 || run.header.descriptor.elements == 0) return;
+  if (run.operation < core_.progress.completed() || operation_for(now, run) == nullptr) return;
+  calls_.begin_waiting(now);
+}
 
 void Receiver::handle_reject(Time now, const ReceivedRun& run) {
   const auto body = from_bytes<RejectBody>({run.payload(0), run.header.length}, core_.config.size);

@@ -1,6 +1,7 @@
 // Packets in: checks them, and hands each to the part that it is for.
 #pragma once
 
+#include "group/checks.h"
 #include "group/views.h"
 #include "group/watch.h"
 #include "wire/intake.h"
@@ -9,13 +10,15 @@ namespace optireduce {
 
 class Receiver {
  public:
-  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Watch& watch, Views& views)
+  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Watch& watch, Views& views,
+           Checks& checks)
       : core_(core),
         members_(members),
         requests_(requests),
         calls_(calls),
         watch_(watch),
         views_(views),
+        checks_(checks),
         intake_(core.config.seal, core.config.rank, core.config.size) {}
 
   void handle(Time now, const Datagram& datagram);
@@ -35,6 +38,7 @@ class Receiver {
   void go_on(Time now, std::uint64_t number, Scope scope);
   std::uint32_t deliver_contribution(Time now, Operation& operation, const ReceivedRun& run);
   std::uint32_t deliver_decision(Time now, Operation& operation, const ReceivedRun& run);
+  void note_wanted(Time now, const ReceivedRun& run);
   void handle_reject(Time now, const ReceivedRun& run);
   void handle_goodbye(Time now, Rank peer);
   void handle_abstention(Time now, const ReceivedRun& run);
@@ -45,6 +49,7 @@ class Receiver {
   Calls& calls_;
   Watch& watch_;
   Views& views_;
+  Checks& checks_;
   Intake intake_;
 };
 

@@ -24,6 +24,8 @@ bool Sender::transmit_control(Time now, Transmit& out) {
   Header header = header_for(control.type, control.operation, next_timestamp(now));
   header.scope = control.scope;
   header.shard = control.shard;
+  header.detail = control.detail;
+  if (control.type == PacketType::Request) describe(control, header);
   header.length = static_cast<std::uint16_t>(out.control.size());
   header.flags |= control.flags;
   out.group = control.to_group;
@@ -42,6 +44,14 @@ bool Sender::transmit_control(Time now, Transmit& out) {
   core_.config.seal.close(out.segments, control.to);
   note_sent(out);
   return true;
+}
+
+/// So that a rank which nothing has told of the operation yet knows what is wanted.
+void Sender::describe(const Control& request, Header& header) const {
+  const Operation* const operation = core_.operations.find(request.operation, request.scope);
+  if (operation == nullptr) return;
+  header.descriptor = operation->descriptor();
+  header.stream = operation->setup().stream;
 }
 
 bool Sender::transmit_repair(Time now, Transmit& out) {

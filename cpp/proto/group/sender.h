@@ -57,6 +57,7 @@ class Sender {
   void add_echo(Time now, Rank to, Header& header) const;
   std::uint32_t next_timestamp(Time now);
   void note_sent(const Transmit& out);
+  void describe(const Control& request, Header& header) const;
   void set_answer_timer();
   void charge_windows(std::uint32_t timestamp);
   void note_held_back(Time now);

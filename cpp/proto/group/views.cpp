@@ -11,8 +11,9 @@ void Views::follow(Time now) {
   const ViewChange& changes = members_.changes;
   while (const std::optional<View> view = members_.changes.take_installed()) install(now, *view);
   if (changes.standing().away && !told_away_) {
-    core_.outcomes.add({MembershipEvent::Kind::Removed, core_.config.rank, changes.standing().known,
-                        core_.progress.completed()});
+    using Kind = MembershipEvent::Kind;
+    core_.outcomes.add({changes.standing().leaving ? Kind::Left : Kind::Removed, core_.config.rank,
+                        changes.standing().known, core_.progress.completed()});
     for (const auto& [_, operation] : core_.operations.open()) operation->note_overwritten();
   }
   told_away_ = changes.standing().away;
@@ -44,7 +45,8 @@ void Views::note_changes(Time now, const View& view) {
   for_each_rank(view.removed & ~view.members, [&](Rank rank) {
     ++core_.stats.removals;
     core_.peers[rank].window.on_silence(now);
-    core_.outcomes.add({Kind::Removed, rank, view.number, view.cut});
+    const bool left = has(members_.membership.left(), rank);
+    core_.outcomes.add({left ? Kind::Left : Kind::Removed, rank, view.number, view.cut});
   });
   for_each_rank(view.joined, [&](Rank rank) {
     if (rank != core_.config.rank) core_.peers[rank].completed = view.ranks[rank].completed;

@@ -20,8 +20,8 @@ class Views {
   /// See Group::restore.
   void restore(Time now, const Position& position, std::uint64_t step);
 
-  void prepare_to_leave(Time now) {
-    if (core_.config.elastic()) members_.changes.leave(now);
+  void prepare_to_leave(Time now, bool follows) {
+    if (core_.config.elastic()) members_.changes.leave(now, follows);
     follow(now);
   }
   bool everyone_caught_up() const { return members_.least_completed() == core_.progress.completed(); }

@@ -38,6 +38,10 @@ void Residuals::note_begun(std::uint32_t stream, std::uint64_t step) {
   if (found != streams_.end()) found->second.latest = std::max(found->second.latest, step);
 }
 
+bool Residuals::any() const {
+  return std::ranges::any_of(streams_, [](const auto& entry) { return entry.second.any; });
+}
+
 Residuals::Stream& Residuals::stream_of(const ValueSpace& space) {
   Stream& stream = streams_[space.stream];
   if (!stream.fits(space)) {

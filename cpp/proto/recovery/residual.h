@@ -48,6 +48,8 @@ class Residuals {
   void note_begun(std::uint32_t stream, std::uint64_t step);
   /// Whether add_to() would change anything of that stream.
   bool any(std::uint32_t stream) const;
+  /// The same of all streams.
+  bool any() const;
   /// Adds what is kept of these values, which begin at `begin`, to them, and forgets it. With weights: they
   /// are one piece.
   Carried add_to(const ValueSpace& space, std::size_t begin, std::span<std::byte> values);

@@ -35,8 +35,9 @@ enum class PacketType : std::uint8_t {
   Goodbye = 7,       // the sender leaves the group
   Abstain = 8,       // the sender contributes nothing to this operation
   View = 9,          // a message about membership (views/view_messages.h)
+  Check = 10,        // a hash of the sender's parameters, between two steps
   First = Contribution,
-  Last = View
+  Last = Check
 };
 
 constexpr bool is_data(PacketType type) {
@@ -86,7 +87,8 @@ struct Header {
   std::uint8_t oldest = 0;  // age of the sender's oldest residual in steps, 0: it has none
   std::uint8_t incast = 0;  // how many senders at once the sender of this packet takes (0: any number)
   // Decision: a bit for each rank that is included. Contribution: its weight, and in the upper half how many
-  // chunks of its owner's decisions the sender has from the first on: the owner need not keep those.
+  // chunks of its owner's decisions the sender has from the first on: the owner need not keep those. Check:
+  // the hash; `operation` is the first one that has no part in what was hashed.
   std::uint64_t detail = 0;
 
   bool operator==(const Header&) const = default;

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..check.shelf import Shelf
 from .requests import PATIENCE_SECONDS
 from .state import Image, part_of
 
@@ -64,6 +65,7 @@ class Donor:
         self.standing: Standing = "training"
         self.is_asked = False  # read by the training thread in every step, without the lock
         self.given = 0
+        self.shelf = Shelf()
         self._changed = threading.Condition()
         self._wanted: dict[int, Wanted] = {}
         self._captures: dict[int, Capture] = {}

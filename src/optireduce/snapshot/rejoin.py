@@ -23,6 +23,7 @@ from ..safeguard import Safeguard
 from ..transport import Transport
 from .channel import snapshot_key
 from .donor import Boundary, Donor
+from .mend import Mender
 from .requests import Peers
 from .returner import Returner, group_finished
 from .service import Answer, Service
@@ -66,6 +67,8 @@ class Rejoin:
         self._service: Service | None = None
         self._lacks_donors = optimizer is None
         self._peers = self._meet(exchange)
+        self.shelf = self._donor.shelf
+        self.mender = Mender(transport, self._peers, self._donor, self._state, self._obstacle)
         self._lacks_donors |= exchange.size > 1 and not self._peers.doors
         transport.advice_to_left_behind = self._advice
 
@@ -129,6 +132,7 @@ class Rejoin:
         return {
             "snapshots_applied": self._applied,
             "snapshots_given": self._donor.given,
+            "mended_differences": self.mender.mended,
             "snapshot_sent_bytes": 0 if service is None else service.sent_bytes,
             "snapshot_refused_connections": 0 if service is None else service.refused,
         }

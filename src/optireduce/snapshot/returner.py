@@ -47,7 +47,7 @@ class Snapshot:
     buffers: Image
 
 
-class _Again(Exception):  # noqa: N818 - internal signal
+class Again(Exception):  # noqa: N818 - internal signal
     """This attempt came to nothing."""
 
 
@@ -74,7 +74,7 @@ class Returner:
                 while True:
                     try:
                         return self._attempt(pool.map)
-                    except _Again as trouble:
+                    except Again as trouble:
                         self._trouble = str(trouble)
                     self._check_time()
                     time.sleep(_RETRY_SECONDS)
@@ -110,7 +110,7 @@ class Returner:
             self._odd.clear()
         donors = {rank: step for rank, step in donors.items() if rank not in self._odd}
         if not donors:
-            raise _Again("no member answers")
+            raise Again("no member answers")
         return donors
 
     def _chosen_step(self, donors: dict[int, int]) -> int:
@@ -145,7 +145,7 @@ class Returner:
             self._margin = min(2 * self._margin + 1, _MOST_MARGIN)
             self._failures.update(missing)
             self._odd |= {rank for rank in missing if self._failures[rank] >= _MOST_FAILURES}
-            raise _Again(f"rank {_names(missing)} could not capture its state")
+            raise Again(f"rank {_names(missing)} could not capture its state")
         by_state: dict[tuple[Any, ...], list[int]] = {}
         for rank, answer in answers.items():
             assert answer is not None
@@ -158,7 +158,7 @@ class Returner:
         if odd:
             self._odd |= odd
             _logger.warning("the training state of rank %s differs from that of most ranks", _names(odd))
-            raise _Again(f"the state of rank {_names(odd)} differs")  # their parts are of no use
+            raise Again(f"the state of rank {_names(odd)} differs")  # their parts are of no use
         return {rank: answer for rank, answer in answers.items() if answer is not None}
 
     def _disagree(self, by_state: dict[tuple[Any, ...], list[int]]) -> None:
@@ -172,7 +172,7 @@ class Returner:
                 f"for example an object given to session.keep()",
                 everybody,
             )
-        raise _Again(text)
+        raise Again(text)
 
     def _fetched(
         self, answers: dict[int, dict[str, Any]], ranks: list[int], in_parallel: Callable[..., Iterable[Any]]
@@ -198,7 +198,7 @@ class Returner:
             _image(own_manifest, own_body),
         )
         if (found.shared.digest(), found.buffers.digest()) != (shared["digest"], buffers["digest"]):
-            raise _Again("what arrived is not what the donors hashed")
+            raise Again("what arrived is not what the donors hashed")
         return found
 
     def _fetch_piece(self, rank: int, piece: str, body: memoryview) -> None:
@@ -206,13 +206,13 @@ class Returner:
         try:
             answer = self._peers.ask(rank, {"ask": "fetch", "piece": piece, "bytes": len(body)}, body)
         except (OSError, ChannelError, Refused) as error:
-            raise _Again(f"rank {rank} ended in the middle of a snapshot: {error}") from None
+            raise Again(f"rank {rank} ended in the middle of a snapshot: {error}") from None
         if answer.get("gone"):
-            raise _Again(f"rank {rank} has forgotten its part of the snapshot")
+            raise Again(f"rank {rank} has forgotten its part of the snapshot")
 
     def _check_time(self) -> None:
         if self._stopped:
-            raise _Again("nobody waits for this snapshot any more")
+            raise Again("nobody waits for this snapshot any more")
         if time.monotonic() >= self._deadline:
             raise LeftBehind(
                 f"this rank was left behind, and no snapshot of the others came within "

@@ -17,7 +17,14 @@ from typing import Any
 
 from .channel import Channel, ChannelError, answer_greeting
 from .donor import Donor, Wanted
-from .requests import CONNECT_SECONDS, MESSAGE_SECONDS, MOST_REQUEST_BYTES, receive_json, send_body
+from .requests import (
+    CONNECT_SECONDS,
+    MESSAGE_SECONDS,
+    MOST_REQUEST_BYTES,
+    PATIENCE_SECONDS,
+    receive_json,
+    send_body,
+)
 from .state import memory_of
 
 Answer = Callable[[int, dict[str, Any]], dict[str, Any]]
@@ -168,6 +175,11 @@ class Service:
             if rate > 0:
                 channel.pace(rate)
             return {"gone": False}, memory_of(piece)
+        if kind == "values":
+            values = donor.shelf.take(int(request["step"]), int(request["slice"]), PATIENCE_SECONDS)
+            if values is None or values.numel() != int(request["bytes"]):
+                return {"gone": True}, None
+            return {"gone": False}, memory_of(values)
         raise ValueError(f"{kind!r} is no request")
 
 
