@@ -124,7 +124,7 @@ class Session:
             max_lag=config.max_lag,
             shelf=self._rejoin.shelf,
             peers=self._rejoin.peers,
-            mender=self._rejoin.mender if config.mend_differences else None,
+            mender=self._rejoin.mender() if config.mend_differences else None,
         )
         self._streams = Streams(self._transport.engine)
         self._leaving = Leaving(self._transport, _values_of(self._streams, weakref.ref(model)))

@@ -69,7 +69,7 @@ def test_an_exception_on_one_rank_is_told_to_the_other(tmp_path: Path, fixed: bo
         assert "all steps" not in output
     else:
         assert code == 0, output
-        assert "rank 1 was removed from the group" in output
+        assert "rank 1 has left the group" in output
         assert "all steps" in output
 
 

@@ -56,7 +56,11 @@ class ParameterCheck:
 
     def stats(self) -> dict[str, int]:
         """Steps in which ranks were compared, and in which they were not equal."""
-        return {"parameter_checks": self._checks, "parameter_differences": self._differences}
+        return {
+            "parameter_checks": self._checks,
+            "parameter_differences": self._differences,
+            "mended_differences": 0 if self._mender is None else self._mender.mended,
+        }
 
     def before_forward(self, model: Any, step: int) -> None:
         """The parameters are those that all ranks have before this step."""

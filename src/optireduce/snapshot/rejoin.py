@@ -68,7 +68,6 @@ class Rejoin:
         self._lacks_donors = optimizer is None
         self._peers = self._meet(exchange)
         self.shelf = self._donor.shelf
-        self.mender = Mender(transport, self._peers, self._donor, self._state, self._obstacle)
         self._lacks_donors |= exchange.size > 1 and not self._peers.doors
         transport.advice_to_left_behind = self._advice
 
@@ -132,7 +131,6 @@ class Rejoin:
         return {
             "snapshots_applied": self._applied,
             "snapshots_given": self._donor.given,
-            "mended_differences": self.mender.mended,
             "snapshot_sent_bytes": 0 if service is None else service.sent_bytes,
             "snapshot_refused_connections": 0 if service is None else service.refused,
         }
@@ -165,6 +163,10 @@ class Rejoin:
         if isinstance(error, (TooFewRanksError, PeerLeftError)) and self._peers.doors:
             return group_finished(self._peers) or error
         return error
+
+    def mender(self) -> Mender:
+        """For a rank whose parameters differ. Not kept here: it would be a cycle."""
+        return Mender(self._transport, self._peers, self._donor, self._state, self._obstacle)
 
     def note_success(self) -> None:
         """A step has its gradients, and this rank is a member: it trains with the others."""
