@@ -120,6 +120,23 @@ bool Engine::is_left_behind() {
   return group_ && group_->left_behind();
 }
 
+std::optional<std::uint64_t> Engine::behind() {
+  Lock lock = turns_.lock_now();
+  return group_ ? group_->behind() : std::nullopt;
+}
+
+bool Engine::give_up_replay() {
+  Lock lock = turns_.lock_now();
+  require_open();
+  const Time now = clock_.now();
+  const Time due_before = group_->poll_timeout();
+  const bool left_behind = group_->give_up_replay(now);
+  transmit_all(now);
+  collect_completions();
+  wake_driver(due_before);
+  return left_behind;
+}
+
 void Engine::release() {
   Lock lock = turns_.lock_now();
   if (group_) group_->release(clock_.now());

@@ -70,6 +70,9 @@ class Engine {
   Position position();
   void restore(const Position& position, std::uint64_t step);
   bool is_left_behind();
+  /// See Group::behind and Group::give_up_replay.
+  std::optional<std::uint64_t> behind();
+  bool give_up_replay();
 
   /// The report of an operation, waiting up to `limit` (negative: as long as it takes). Nothing: not done
   /// yet.

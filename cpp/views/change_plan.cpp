@@ -12,16 +12,16 @@ constexpr Duration kCandidateLife = Duration::millis(3000);  // a Join is repeat
 
 }  // namespace
 
-ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request, Verdict verdict) {
+ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request, Verdict verdict,
+                                        bool near) {
   const View& view = membership_.view();
   const RankRecord& record = view.ranks[rank];
   const bool member = has(view.members, rank);
   if (request.incarnation < record.incarnation) return Answer::Ignore;
   if (request.incarnation > record.incarnation && member) replaced_ |= bit_of(rank);
-  // A member that does not know this view: the request is old, or it has not heard yet that it is in.
-  // A removed rank knows the view that removed it, so other requests of it are old, too.
-  if (request.incarnation == record.incarnation && request.known < (member ? view.number : record.changed_at))
-    return Answer::Tell;
+  // The request is old, or the rank has not heard of this view. What it completes after a request is what all
+  // members of the view had completed that it knew then: it must be the view that the next one follows.
+  if (request.known < view.number) return Answer::Tell;
   if (const auto known = candidates_.find(rank); known != candidates_.end()) {
     const Join& old = known->second.request;
     if (std::pair(old.incarnation, old.known) > std::pair(request.incarnation, request.known))
@@ -29,6 +29,7 @@ ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request
   }
   candidates_.erase(rank);
   if (verdict == Verdict::Snapshot) return Answer::Refuse;
+  if (!near) return Answer::Tell;
   candidates_.emplace(rank, Candidate{request, now});
   return Answer::Tell;
 }
@@ -41,8 +42,8 @@ std::vector<std::pair<Rank, Join>> ChangePlan::requests(RankMask ranks) const {
   return found;
 }
 
-/// The others wait while a rank that returns replays what it missed: it should not miss more for having to
-/// wait, unless it never stays.
+/// A rank that is removed again and again costs a view change each time: it has to wait, unless it has stayed
+/// for long enough.
 Duration ChangePlan::wait_of(const Removals& removals) const {
   if (removals.count < 2) return {};
   const int doublings = std::min(removals.count - 2, 6);

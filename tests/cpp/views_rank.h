@@ -159,7 +159,7 @@ class FakeRank : public FakeData {
   void forget_stable() {
     std::vector<View> views(membership->history().all().begin(), membership->history().all().end());
     views.back().stable = 0;
-    membership->join(now, views);
+    membership->take_over(now, views);
   }
   bool known(int n) const {
     if (n < started) return true;
@@ -172,6 +172,7 @@ class FakeRank : public FakeData {
     return {
         .completed = [this] { return static_cast<std::uint64_t>(completed); },
         .floor = [this] { return static_cast<std::uint64_t>(std::max(floor(), 0)); },
+        .near = [this](std::uint64_t n) { return static_cast<int>(n) / shape.per_step + shape.max_lag >= completed / shape.per_step; },
         .touched_end = [this] { return static_cast<std::uint64_t>(touched_end); },
         .digest = [this](std::uint64_t n) { return broken.no_digest ? 0 : digest.at(n); },
         .open = [this] { return open_operations(); },

@@ -9,11 +9,13 @@ namespace optireduce {
 
 class Receiver {
  public:
-  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Watch& watch, Views& views)
+  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Learner& learner, Watch& watch,
+           Views& views)
       : core_(core),
         members_(members),
         requests_(requests),
         calls_(calls),
+        learner_(learner),
         watch_(watch),
         views_(views),
         intake_(core.config.seal, core.config.rank, core.config.size) {}
@@ -43,6 +45,7 @@ class Receiver {
   Members& members_;
   Requests& requests_;
   Calls& calls_;
+  Learner& learner_;
   Watch& watch_;
   Views& views_;
   Intake intake_;

@@ -35,8 +35,9 @@ enum class PacketType : std::uint8_t {
   Goodbye = 7,       // the sender leaves the group
   Abstain = 8,       // the sender contributes nothing to this operation
   View = 9,          // a message about membership (views/view_messages.h)
+  Gone = 10,         // the sender has completed the operation, and no longer has this shard's decisions
   First = Contribution,
-  Last = View
+  Last = Gone
 };
 
 constexpr bool is_data(PacketType type) {
