@@ -26,17 +26,20 @@ void Learner::note_progress() {
   });
 }
 
-/// What was complete before it was handed over may be void for the others. Calls that wait are not lost.
-std::optional<LocalCall> Learner::drop(Time now, std::uint64_t number) {
-  Operation* const operation = core_.operations.find_open(number);
-  std::optional<LocalCall> call;
-  if (operation != nullptr && operation->begun()) {
+/// Forgets what was held of open operations in this range. The calls of those that had begun.
+std::vector<LocalCall> Learner::drop(Time now, std::uint64_t begin, std::uint64_t end) {
+  std::vector<std::uint64_t> numbers;
+  std::vector<LocalCall> begun;
+  for (const auto& [key, operation] : core_.operations.open()) {
+    if (key.first < begin || key.first >= end) continue;
+    numbers.push_back(key.first);
+    if (!operation->begun()) continue;
     operation->note_overwritten();
     if (operation->call().contributes) calls_.count_own(now, *operation);
-    call = operation->call();
+    begun.push_back(operation->call());
   }
-  core_.operations.erase(number);
-  return call;
+  for (const std::uint64_t number : numbers) core_.operations.erase(number);
+  return begun;
 }
 
 void Learner::fetch(Time now, const LocalCall& call) {
@@ -53,17 +56,9 @@ void Learner::observe(Time now) {
 void Learner::go_on(Time now) {
   if (members_.changes.take_observed()) observe(now);
   if (!members_.changes.learning()) return;
-  const std::uint64_t begin = std::max(members_.reach_end(), core_.progress.completed());
   const std::uint64_t end = members_.changes.reach_end();
-  if (end <= begin) return;
-  std::vector<std::uint64_t> open;
-  for (const auto& [key, _] : core_.operations.open()) {
-    if (key.first >= begin && key.first < end) open.push_back(key.first);
-  }
-  std::vector<LocalCall> begun;
-  for (const std::uint64_t number : open) {
-    if (const std::optional<LocalCall> call = drop(now, number)) begun.push_back(*call);
-  }
+  if (end <= members_.reach_end() || end <= core_.progress.completed()) return;
+  const std::vector<LocalCall> begun = drop(now, members_.reach_end(), end);
   members_.learn_below(end);
   for (const LocalCall& call : begun) fetch(now, call);
   calls_.complete_ready(now);
@@ -83,22 +78,22 @@ void Learner::note_gone(Time now, std::uint64_t number, Rank shard, Rank from) {
 }
 
 void Learner::rejoin(Time now, const View& view) {
-  members_.learn_below(0);
-  std::vector<std::uint64_t> open;
-  for (const auto& [key, _] : core_.operations.open()) open.push_back(key.first);
-  std::vector<LocalCall> begun;
-  for (const std::uint64_t number : open) {
-    if (const std::optional<LocalCall> call = drop(now, number)) begun.push_back(*call);
-  }
+  const std::uint64_t learned = members_.learned_end();
+  std::vector<LocalCall> begun = drop(now, learned, ~std::uint64_t{0});
   note_progress();
   for_each_rank(members_.membership.others(), [&](Rank rank) { core_.peers[rank].left = false; });
   core_.repairs.clear();  // asked for in another view, of what may not be held any more
+  for (const auto& [_, operation] : core_.operations.open()) {
+    members_.apply_fates(now, *operation);
+    requests_.schedule(now, *operation);
+  }
   for (LocalCall& call : begun) {
     const bool again = call.number >= view.cut;
     if (again && !call.intact) call.contributes = false;
     if (again && !call.contributes) call.weight = 0;
     fetch(now, call);
   }
+  members_.learn_below(0);
   fail_lost_exact(now);
   for (const LocalCall& call : begun) calls_.check_shard(now, call.number);
 }

@@ -22,8 +22,8 @@ class Learner {
   void go_on(Time now);
   /// A member no longer has a shard's decisions. Left behind if nobody has them.
   void note_gone(Time now, std::uint64_t number, Rank shard, Rank from);
-  /// This rank is a member again. What it had decided or held may not be what the others agreed on: every
-  /// operation that is not complete here is fetched anew, and only the fate of our contribution to it is
+  /// This rank is a member again. What it had decided or held before may not be what the others agreed on:
+  /// every operation that was not learned is fetched anew, and only the fate of our contribution to it is
   /// still open.
   void rejoin(Time now, const View& view);
   /// How many operations all members have completed beyond ours. Nothing: we do not learn.
@@ -33,7 +33,7 @@ class Learner {
   void observe(Time now);
   void note_progress();
   void fail_lost_exact(Time now);
-  std::optional<LocalCall> drop(Time now, std::uint64_t number);
+  std::vector<LocalCall> drop(Time now, std::uint64_t begin, std::uint64_t end);
   void fetch(Time now, const LocalCall& call);
 
   Core& core_;

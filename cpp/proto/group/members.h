@@ -28,6 +28,7 @@ class Members {
   bool is_out_of_reach(std::uint64_t operation) const {
     return changes.standing().away && operation >= reach_end();
   }
+  std::uint64_t learned_end() const { return learned_end_; }
   /// Outside the view, operations below are fetched from its members from now on.
   void learn_below(std::uint64_t end) { learned_end_ = end; }
   /// When a member was heard last.
