@@ -29,8 +29,8 @@ ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request
   }
   candidates_.erase(rank);
   if (verdict == Verdict::Snapshot) return Answer::Refuse;
-  if (!near) return Answer::Tell;
-  candidates_.emplace(rank, Candidate{request, now});
+  if (!near && !member) return Answer::Tell;
+  candidates_.emplace(rank, Candidate{request, near, now});
   return Answer::Tell;
 }
 
@@ -56,13 +56,13 @@ Time ChangePlan::readmitted_at(Rank rank) const {
 }
 
 /// Candidates come in when a member is as far as they are.
-RankMask ChangePlan::ready_joiners(Time now) const {
+RankMask ChangePlan::ready_joiners(Time now, bool near) const {
   std::uint64_t furthest = 0;
   for_each_rank(membership_.view().members & ~membership_.lost(),
                 [&](Rank rank) { furthest = std::max(furthest, membership_.completed(rank)); });
   RankMask found = 0;
   for (const auto& [rank, candidate] : candidates_) {
-    const bool fresh = now <= candidate.at + kCandidateLife;
+    const bool fresh = now <= candidate.at + kCandidateLife && candidate.near == near;
     if (fresh && candidate.request.completed <= furthest && now >= readmitted_at(rank)) found |= bit_of(rank);
   }
   return found;
@@ -86,9 +86,11 @@ WantedChange ChangePlan::wanted(Time now, Time asked, bool thaw) const {
   const RankMask silent = members & ~membership_.keep(now, asked);
   found.without = silent | membership_.lost() | (replaced_ & members);
   if (!thaw) {
-    // A rank that is lost or was restarted goes out and comes in by one change.
-    found.joiners = ready_joiners(now) & ~(silent & ~replaced_);
+    // A rank that is lost or was restarted goes out and comes in by one change: if it is near, or if the
+    // others are too few without it.
+    found.joiners = ready_joiners(now, true) & ~(silent & ~replaced_);
     found.without |= found.joiners & members;
+    if (!possible(found)) found.joiners |= ready_joiners(now, false) & ~(silent & ~replaced_);
     const WantedChange with_leavers{found.without | ready_leavers(), found.joiners, 0};
     if (possible(with_leavers)) found = with_leavers;
   }

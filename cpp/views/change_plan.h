@@ -82,6 +82,7 @@ class ChangePlan {
  private:
   struct Candidate {
     Join request;
+    bool near = false;
     Time at{};
   };
   struct Removals {
@@ -89,7 +90,7 @@ class ChangePlan {
     Time last{};
     Time returned{};
   };
-  RankMask ready_joiners(Time now) const;
+  RankMask ready_joiners(Time now, bool near) const;
   RankMask ready_leavers() const;
   Duration wait_of(const Removals& removals) const;
   Time readmitted_at(Rank rank) const;

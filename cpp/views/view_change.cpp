@@ -144,9 +144,10 @@ void ViewChange::on_install(Time now, Rank from, const std::vector<View>& views)
   if (!standing_.away && !standing_.lost) return go_away(now, views);
   const Join mine = my_request();
   if (views.front().cut > mine.completed) return;
-  // It may have learned more since it asked, in the view before this one: see ChangePlan::consider.
-  const bool same =
-      record.completed <= mine.completed && record.digest == journal_.digest(record.completed);
+  // It may have learned more since it asked, in the view before this one: see ChangePlan::consider. Not by a
+  // snapshot: that is checked by another Join.
+  const bool learned = repeats_.join_from <= record.completed && record.completed <= mine.completed;
+  const bool same = learned && record.digest == journal_.digest(record.completed);
   standing_.lost = !same || standing_.left_behind;
   enter(now, views, true);
 }
@@ -219,7 +220,7 @@ void ViewChange::go_away(Time now, const std::vector<View>& views) {
   standing_.known = views.back().number;
   installed_.reset();
   membership_.silence().set_owing_change(now, 0);
-  repeats_ = {.next = now};
+  repeats_ = {.next = now, .join_from = journal_.completed()};
   if (!standing_.leaving) {
     membership_.take_over(now, views);
     observed_ = true;

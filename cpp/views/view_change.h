@@ -93,6 +93,7 @@ class ViewChange {
     Time farewell_end = Time::never();  // a leaver's
     RankMask untold = 0;                // who has not shown the view that I made, or left with
     std::vector<View> farewell{};       // the view that a leaver is out of
+    std::uint64_t join_from = 0;        // what this rank had completed at its first Join of now
   };
 
   // Messages.

@@ -131,6 +131,7 @@ std::uint64_t ViewChange::reach_end() const {
 void ViewChange::restored(Time now) {
   standing_.left_behind = false;
   repeats_.next = now;
+  repeats_.join_from = journal_.completed();
   if (standing_.away) return repeat_away(now);
   schedule(now);
   repeat(now);
