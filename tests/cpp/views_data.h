@@ -120,7 +120,8 @@ class FakeData {
     if (!learns()) return false;
     const RankMask members = membership->view().members;
     bool one = false;
-    for_each_rank(members, [&](Rank rank) { one |= static_cast<std::uint64_t>(n) < membership->completed(rank); });
+    for_each_rank(members,
+                  [&](Rank rank) { one |= static_cast<std::uint64_t>(n) < membership->completed(rank); });
     return broken.learns_ahead ? one : within_reach(n);
   }
   bool acts() const {

@@ -165,8 +165,8 @@ inline std::string World::describe() const {
   std::string text = "newest view " + std::to_string(chosen_.newest().number) + " members " +
                      std::to_string(chosen_.newest().members) + "\n";
   for (const View& view : chosen_.history().all()) {
-    text += "  view " + std::to_string(view.number) + " members " + std::to_string(view.members) + " removed " +
-            std::to_string(view.removed) + " cut " + std::to_string(view.cut) + " base " +
+    text += "  view " + std::to_string(view.number) + " members " + std::to_string(view.members) +
+            " removed " + std::to_string(view.removed) + " cut " + std::to_string(view.cut) + " base " +
             std::to_string(view.base) + " stable " + std::to_string(view.stable);
     for (std::uint64_t operation : view.failed) text += " failed " + std::to_string(operation);
     for_each_rank(view.joined, [&](Rank rank) {

@@ -107,10 +107,10 @@ void Calls::fail_rank_lost(Time now, std::uint64_t number, const View& view) {
     removed.push_back(rank);
   });
   fail(now, number, ErrorCode::RankLost,
-              names +
-                  " is no member of the group any more. The buffer has no result: repeat the operation on "
-                  "every remaining rank, or restart",
-              std::move(removed));
+       names +
+           " is no member of the group any more. The buffer has no result: repeat the operation on "
+           "every remaining rank, or restart",
+       std::move(removed));
 }
 
 /// A rank that waits for decisions only cannot know whose contribution their owners lack: it hears the

@@ -16,10 +16,9 @@ class Members {
 
   const View& view() const { return membership.view(); }
   /// Whether this rank may neither begin nor complete anything.
-  bool halted() const {
-    return changes.standing().lost || (changes.standing().away && !changes.learning());
-  }
-  /// No operation at or above this may be begun, decided or held. Outside the view: what was made ready there.
+  bool halted() const { return changes.standing().lost || (changes.standing().away && !changes.learning()); }
+  /// No operation at or above this may be begun, decided or held. Outside the view: what was made ready
+  /// there.
   std::uint64_t reach_end() const {
     if (!changes.standing().away) return changes.reach_end();
     return changes.learning() ? learned_end_ : 0;

@@ -8,7 +8,8 @@ namespace optireduce {
 void Requests::schedule(Time now, Operation& operation) {
   const auto ahead = [&](const Peer& peer) { return peer.completed > operation.number(); };
   bool any = false;
-  for (Rank place = 0; operation.begun() && std::ranges::any_of(core_.peers, ahead) && place < operation.places(); ++place) {
+  for (Rank place = 0;
+       operation.begun() && std::ranges::any_of(core_.peers, ahead) && place < operation.places(); ++place) {
     Inbox& inbox = operation.exchange().gather().inbox(place);
     const Rank to = whom_to_ask(operation, place, PacketType::Decision, inbox);
     if (to == core_.config.rank || core_.peers[to].completed <= operation.number()) continue;

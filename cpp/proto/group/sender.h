@@ -1,6 +1,6 @@
 // What to send next, and what to ask and answer as time passes. The order: control packets, packets that were
-// asked for again, decisions, contributions, what ranks outside the view ask for; of each the oldest operation
-// first.
+// asked for again, decisions, contributions, what ranks outside the view ask for; of each the oldest
+// operation first.
 #pragma once
 
 #include <optional>
