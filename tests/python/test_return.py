@@ -243,7 +243,8 @@ def comes_too_late(rank: int, size: int, directory: str) -> tuple[str, str]:
                     training.stop()
                 training.step()
         except RuntimeError as error:
-            outcome = (type(training.session.error).__name__, str(error))
+            # From the engine through torch, or of the snapshot itself.
+            outcome = (type(training.session.error or error).__name__, str(error))
         training.session.close()
         (Path(directory) / f"left-{rank}").touch()
         if rank == WAKER:
