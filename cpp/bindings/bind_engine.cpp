@@ -307,6 +307,8 @@ void bind_engine(nb::module_& m) {
           },
           nb::arg("step"), nb::arg("hash"), Released())
       .def("is_left_behind", &Engine::is_left_behind, Released())
+      .def("behind", &Engine::behind, Released())
+      .def("give_up_replay", &Engine::give_up_replay, Released())
       .def("events", [](Engine& self) { return events_of(self); })
       .def(
           "watch_outside", [](Engine& self, double limit) { self.watch_outside(seconds(limit)); },

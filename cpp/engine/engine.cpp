@@ -126,6 +126,23 @@ std::vector<CheckedStep> Engine::check(std::uint64_t step, std::uint64_t hash) {
   return group_->check(step, hash);
 }
 
+std::optional<std::uint64_t> Engine::behind() {
+  Lock lock = turns_.lock_now();
+  return group_ ? group_->behind() : std::nullopt;
+}
+
+bool Engine::give_up_replay() {
+  Lock lock = turns_.lock_now();
+  require_open();
+  const Time now = clock_.now();
+  const Time due_before = group_->poll_timeout();
+  const bool left_behind = group_->give_up_replay(now);
+  transmit_all(now);
+  collect_completions();
+  wake_driver(due_before);
+  return left_behind;
+}
+
 void Engine::release() {
   Lock lock = turns_.lock_now();
   if (group_) group_->release(clock_.now());

@@ -70,6 +70,9 @@ class Engine {
   Position position();
   void restore(const Position& position, std::uint64_t step);
   bool is_left_behind();
+  /// See Group::behind and Group::give_up_replay.
+  std::optional<std::uint64_t> behind();
+  bool give_up_replay();
 
   /// See Checks::tell. It goes out with the next packets of the group: alone it would wake every other rank.
   std::vector<CheckedStep> check(std::uint64_t step, std::uint64_t hash);

@@ -12,16 +12,16 @@ constexpr Duration kCandidateLife = Duration::millis(3000);  // a Join is repeat
 
 }  // namespace
 
-ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request, Verdict verdict) {
+ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request, Verdict verdict,
+                                        bool near) {
   const View& view = membership_.view();
   const RankRecord& record = view.ranks[rank];
   const bool member = has(view.members, rank);
   if (request.incarnation < record.incarnation) return Answer::Ignore;
   if (request.incarnation > record.incarnation && member) replaced_ |= bit_of(rank);
-  // A member that does not know this view: the request is old, or it has not heard yet that it is in.
-  // A removed rank knows the view that removed it, so other requests of it are old, too.
-  if (request.incarnation == record.incarnation && request.known < (member ? view.number : record.changed_at))
-    return Answer::Tell;
+  // The request is old, or the rank has not heard of this view. What it completes after a request is what all
+  // members of the view had completed that it knew then: it must be the view that the next one follows.
+  if (request.known < view.number) return Answer::Tell;
   if (const auto known = candidates_.find(rank); known != candidates_.end()) {
     const Join& old = known->second.request;
     if (std::pair(old.incarnation, old.known) > std::pair(request.incarnation, request.known))
@@ -29,7 +29,8 @@ ChangePlan::Answer ChangePlan::consider(Time now, Rank rank, const Join& request
   }
   candidates_.erase(rank);
   if (verdict == Verdict::Snapshot) return Answer::Refuse;
-  candidates_.emplace(rank, Candidate{request, now});
+  if (!near && !member) return Answer::Tell;
+  candidates_.emplace(rank, Candidate{request, near, now});
   return Answer::Tell;
 }
 
@@ -41,8 +42,8 @@ std::vector<std::pair<Rank, Join>> ChangePlan::requests(RankMask ranks) const {
   return found;
 }
 
-/// The others wait while a rank that returns replays what it missed: it should not miss more for having to
-/// wait, unless it never stays.
+/// A rank that is removed again and again costs a view change each time: it has to wait, unless it has stayed
+/// for long enough.
 Duration ChangePlan::wait_of(const Removals& removals) const {
   if (removals.count < 2) return {};
   const int doublings = std::min(removals.count - 2, 6);
@@ -55,13 +56,13 @@ Time ChangePlan::readmitted_at(Rank rank) const {
 }
 
 /// Candidates come in when a member is as far as they are.
-RankMask ChangePlan::ready_joiners(Time now) const {
+RankMask ChangePlan::ready_joiners(Time now, bool near) const {
   std::uint64_t furthest = 0;
   for_each_rank(membership_.view().members & ~membership_.lost(),
                 [&](Rank rank) { furthest = std::max(furthest, membership_.completed(rank)); });
   RankMask found = 0;
   for (const auto& [rank, candidate] : candidates_) {
-    const bool fresh = now <= candidate.at + kCandidateLife;
+    const bool fresh = now <= candidate.at + kCandidateLife && candidate.near == near;
     if (fresh && candidate.request.completed <= furthest && now >= readmitted_at(rank)) found |= bit_of(rank);
   }
   return found;
@@ -89,9 +90,11 @@ WantedChange ChangePlan::wanted(Time now, Time asked, bool thaw) const {
   const RankMask silent = members & ~membership_.keep(now, asked);
   found.without = silent | membership_.lost() | (replaced_ & members);
   if (!thaw) {
-    // A rank that is lost or was restarted goes out and comes in by one change.
-    found.joiners = ready_joiners(now) & ~(silent & ~replaced_);
+    // A rank that is lost or was restarted goes out and comes in by one change: if it is near, or if the
+    // others are too few without it.
+    found.joiners = ready_joiners(now, true) & ~(silent & ~replaced_);
     found.without |= found.joiners & members;
+    if (!possible(found)) found.joiners |= ready_joiners(now, false) & ~(silent & ~replaced_);
     const WantedChange with_leavers{found.without | ready_leavers(found.without), found.joiners, 0};
     if (possible(with_leavers)) found = with_leavers;
   }

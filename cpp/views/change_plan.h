@@ -63,9 +63,10 @@ class ChangePlan {
   ChangePlan(const ViewChangeConfig& config, const Membership& membership)
       : config_(config), membership_(membership) {}
 
-  /// A rank asks to come in: it becomes a candidate, is told the view first, or needs a snapshot.
+  /// A rank asks to come in: it becomes a candidate, is told the view first, or needs a snapshot. One that is
+  /// not near replays outside the view, where nobody waits for it.
   enum class Answer { Ignore, Tell, Refuse };
-  Answer consider(Time now, Rank rank, const Join& request, Verdict verdict);
+  Answer consider(Time now, Rank rank, const Join& request, Verdict verdict, bool near);
   std::vector<std::pair<Rank, Join>> requests(RankMask ranks) const;
 
   /// `asked`: since when members are asked whom they hear. `thaw`: leave leavers and joiners out.
@@ -81,6 +82,7 @@ class ChangePlan {
  private:
   struct Candidate {
     Join request;
+    bool near = false;
     Time at{};
   };
   struct Removals {
@@ -88,7 +90,7 @@ class ChangePlan {
     Time last{};
     Time returned{};
   };
-  RankMask ready_joiners(Time now) const;
+  RankMask ready_joiners(Time now, bool near) const;
   RankMask ready_leavers(RankMask without) const;
   Duration wait_of(const Removals& removals) const;
   Time readmitted_at(Rank rank) const;

@@ -36,6 +36,12 @@ std::vector<Rank> Membership::owners(std::uint64_t operation) const {
   return found;
 }
 
+std::uint64_t Membership::completed_by_all() const {
+  std::uint64_t least = ~std::uint64_t{0};
+  for_each_rank(view().members, [&](Rank rank) { least = std::min(least, completed(rank)); });
+  return least;
+}
+
 bool Membership::must_keep(std::uint64_t operation) const {
   return std::ranges::any_of(view().orphans, [&](const OrphanShard& shard) {
     return shard.operation == operation && has(shard.holders, config_.rank);
@@ -104,7 +110,7 @@ void Membership::install(Time now, View next) {
   begin_view(now);
 }
 
-void Membership::join(Time now, std::span<const View> views) {
+void Membership::take_over(Time now, std::span<const View> views) {
   const View& newest = views.back();
   for_each_rank(newest.members, [&](Rank rank) {
     enter(rank, has(newest.joined, rank) ? newest.ranks[rank].completed : newest.base);

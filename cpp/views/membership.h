@@ -48,6 +48,8 @@ class Membership {
     members_[rank].completed = std::max(members_[rank].completed, completed);
   }
   std::uint64_t completed(Rank rank) const { return members_[rank].completed; }
+  /// All members of the view have completed everything below: no later view undoes it.
+  std::uint64_t completed_by_all() const;
   /// Forgets the views of operations below the log's floor, as far as all members have completed them. A view
   /// that is forgotten too early gives a later proposal the wrong owners.
   void forget_before(std::uint64_t floor);
@@ -93,8 +95,8 @@ class Membership {
 
   /// The next view, in which this rank stays. Called by ViewChange.
   void install(Time now, View view);
-  /// The views from our completed operations on; this rank joins with the newest. Called by ViewChange.
-  void join(Time now, std::span<const View> views);
+  /// The views of others, which this rank joins with the newest of, or only observes. Called by ViewChange.
+  void take_over(Time now, std::span<const View> views);
 
  private:
   struct Member {

@@ -19,7 +19,9 @@ namespace optireduce {
 /// nothing.
 struct Journal {
   std::function<std::uint64_t()> completed;  // C: everything below is handed over
-  std::function<std::uint64_t()> floor;      // I can and may replay my decisions from here on (max_lag steps)
+  std::function<std::uint64_t()> floor;      // I can send my decisions from here on
+  std::function<bool(std::uint64_t)>
+      near;  // a rank that has completed so much is at most max_lag steps behind
   std::function<std::uint64_t()>
       touched_end;  // one past the highest operation contributed to, decided or held
   std::function<std::uint64_t(std::uint64_t)> digest;  // over everything below n, for floor <= n <= C

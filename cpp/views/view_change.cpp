@@ -113,7 +113,7 @@ void ViewChange::on_status(Time now, Rank from, const Status& status) {
 void ViewChange::on_join(Time now, Rank from, const Join& request) {
   if (standing_.away || standing_.lost) return;
   const Verdict verdict = judge(membership_, journal_, from, request);
-  const auto answer = plan_.consider(now, from, request, verdict);
+  const auto answer = plan_.consider(now, from, request, verdict, journal_.near(request.completed));
   if (answer == ChangePlan::Answer::Ignore) return;
   if (answer == ChangePlan::Answer::Refuse) mail_.send(from, Refusal{request});
   if (request.known < membership_.view().number) saw_view(now, from, request.known);
@@ -145,7 +145,10 @@ void ViewChange::on_install(Time now, Rank from, const std::vector<View>& views)
   if (!standing_.away && !standing_.lost) return go_away(now, views);
   const Join mine = my_request();
   if (views.front().cut > mine.completed) return;
-  const bool same = record.completed == mine.completed && record.digest == mine.digest;
+  // It may have learned more since it asked, in the view before this one: see ChangePlan::consider. Not by a
+  // snapshot: that is checked by another Join.
+  const bool learned = repeats_.join_from <= record.completed && record.completed <= mine.completed;
+  const bool same = learned && record.digest == journal_.digest(record.completed);
   standing_.lost = !same || standing_.left_behind;
   enter(now, views, true);
 }
@@ -202,7 +205,7 @@ void ViewChange::enter(Time now, const std::vector<View>& views, bool joins) {
   agreement_.clear();
   attempts_.clear();
   plan_.installs(now, next);
-  joins ? membership_.join(now, views) : membership_.install(now, next);
+  joins ? membership_.take_over(now, views) : membership_.install(now, next);
   standing_.away = false;
   standing_.known = next.number;
   repeats_ = {};
@@ -219,8 +222,12 @@ void ViewChange::go_away(Time now, const std::vector<View>& views) {
   standing_.known = views.back().number;
   installed_.reset();
   membership_.silence().set_owing_change(now, 0);
-  repeats_ = {.next = now};
-  if (!standing_.leaving) return;
+  repeats_ = {.next = now, .join_from = journal_.completed()};
+  if (!standing_.leaving) {
+    membership_.take_over(now, views);
+    observed_ = true;
+    return;
+  }
   repeats_.farewell = views;
   repeats_.farewell_end = now + kFarewell;
   repeats_.untold = views.back().members;

@@ -20,8 +20,8 @@ namespace optireduce {
 
 /// What this rank is in the group.
 struct Standing {
-  /// Out of the view: decide, hold and complete nothing; forget what is held from C on, inboxes, early
-  /// packets.
+  /// Out of the view: decide nothing; forget what is held from C on, inboxes, early packets. Hold and
+  /// complete only what learning() allows.
   bool away = false;
   /// A member that may do nothing but vote.
   bool lost = false;
@@ -60,6 +60,8 @@ class ViewChange {
   void leave(Time now, bool follows = false);
   /// I lack a packet that is gone: I vote on until I am removed, and I am left behind.
   void mark_lost(Time now);
+  /// While I am away: I do not replay what I missed, or cannot, and need a snapshot.
+  void give_up_replay();
   /// A snapshot was taken over, and the journal tells what it amounts to: I ask to come in with that.
   void restored(Time now);
   /// Begins a change at once. False if it cannot be: not a member that stays, no quorum, too few ranks.
@@ -69,6 +71,8 @@ class ViewChange {
   bool poll_message(Rank& to, ViewMessage& message) { return mail_.poll(to, message); }
   /// The view that was installed since the last call. At most one for each event or command.
   std::optional<View> take_installed() { return std::exchange(installed_, std::nullopt); }
+  /// Whether a view without me was told since the last call.
+  bool take_observed() { return std::exchange(observed_, false); }
   Time poll_timeout() const;
 
   // State.
@@ -76,8 +80,11 @@ class ViewChange {
   bool changing() const { return agreement_.changing(); }
   /// Decisions from these senders must not be held.
   RankMask deaf() const { return agreement_.deaf; }
-  /// While changing no operation at or above this may be started, decided or held. Else: no limit.
-  std::uint64_t reach_end() const { return changing() ? agreement_.reach_end : ~std::uint64_t{0}; }
+  /// I am out of the view, which I observe, and complete what all of its members have completed.
+  bool learning() const;
+  /// No operation at or above this may be started, decided or held: while changing, and outside the view.
+  /// Else: no limit.
+  std::uint64_t reach_end() const;
   /// A change is needed, but those that I hear, or that would stay, are no quorum, or fewer than min_ranks.
   bool too_few() const { return attempts_.too_few; }
 
@@ -88,6 +95,7 @@ class ViewChange {
     Time farewell_end = Time::never();  // a leaver's
     RankMask untold = 0;                // who has not shown the view that I made, or left with
     std::vector<View> farewell{};       // the view that a leaver is out of
+    std::uint64_t join_from = 0;        // what this rank had completed at its first Join of now
   };
 
   // Messages.
@@ -126,6 +134,7 @@ class ViewChange {
   Repeats repeats_;
   std::optional<View> installed_;
   bool told_rest_ = false;  // since somebody leaves
+  bool observed_ = false;
 };
 
 }  // namespace optireduce

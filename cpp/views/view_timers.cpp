@@ -125,9 +125,27 @@ void ViewChange::mark_lost(Time now) {
   schedule(now);
 }
 
+void ViewChange::give_up_replay() {
+  if (standing_.away) standing_.left_behind = true;
+}
+
+/// The views that were told must reach back to what is completed here: else nobody says who owned what.
+bool ViewChange::learning() const {
+  const ViewHistory& history = membership_.history();
+  return standing_.away && !standing_.left_behind && !standing_.leaving &&
+         !has(history.newest().members, membership_.self()) &&
+         history.all().front().cut <= journal_.completed();
+}
+
+std::uint64_t ViewChange::reach_end() const {
+  if (standing_.away) return learning() ? membership_.completed_by_all() : 0;
+  return changing() ? agreement_.reach_end : ~std::uint64_t{0};
+}
+
 void ViewChange::restored(Time now) {
   standing_.left_behind = false;
   repeats_.next = now;
+  repeats_.join_from = journal_.completed();
   if (standing_.away) return repeat_away(now);
   schedule(now);
   repeat(now);

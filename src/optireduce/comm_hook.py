@@ -463,7 +463,8 @@ class Session:
         if model.require_backward_grad_sync:
             self._released = True
             self._transport.release()
-        if (step := self._rejoin.before_forward(model, self._steps.number)) is not None:
+        exchanges = len(self._steps.open.operations)
+        if (step := self._rejoin.before_forward(model, self._steps.number, exchanges)) is not None:
             self._steps.jump(step)
         self._check.before_forward(model, self._steps.number)
         self._leaving.note_step()

@@ -249,6 +249,13 @@ TEST(one_snapshot_serves_two_ranks_one_after_the_other) {
   ranks.restore(kStay + 1, position, step - 4);
   ranks.run(kLong);
   CHECK(!ranks.group(kStay + 1).left_behind());
+  std::vector<Values> missed = values_of(kAll);  // it replays them outside the view
+  for (std::uint64_t past = step - 4; past < step; ++past) {
+    ranks.start(kStay + 1, Ranks::with(bounded(past), missed[past - (step - 4)]));
+    ranks.run(Duration::millis(50));
+    CHECK_EQ(ranks.take_reports(kStay + 1).size(), 1u);
+  }
+  ranks.run(kLong);
   CHECK_EQ(inspect(ranks.group(0)).members.size(), std::size_t{kAll});
 }
 

@@ -30,6 +30,7 @@ TEST(a_rank_whose_log_is_gone_is_left_behind_and_blocks_nobody) {
   group.pass(Duration::millis(200));
   group.work(6, 0b0111);
   CHECK_EQ(group[0].completed, 6);
+  group[0].drop_log(false);
   group.heal();
   group.pass(Duration::millis(200));
   CHECK(group[3].change->standing().left_behind);
@@ -298,7 +299,7 @@ TEST(readmission_waits_after_a_removal_soon_after_the_return) {
   };
   auto remove_and_ask = [&](int ms) {
     install(ms, bit_of(2), 0);
-    plan.consider(Time{} + Duration::millis(ms), 2, {.known = view.number}, Verdict::Fits);
+    plan.consider(Time{} + Duration::millis(ms), 2, {.known = view.number}, Verdict::Fits, true);
     return joiners(ms);
   };
   CHECK_EQ(remove_and_ask(10'000), bit_of(2));
@@ -318,7 +319,7 @@ TEST(a_request_that_was_not_granted_is_not_proposed_again) {
   without.members = 0b011;
   Membership membership({.rank = 0}, without);
   ChangePlan plan({}, membership);
-  auto ask = [&](Verdict verdict) { plan.consider({}, 2, {.known = 0}, verdict); };
+  auto ask = [&](Verdict verdict) { plan.consider({}, 2, {.known = 0}, verdict, true); };
   auto joiners = [&] { return plan.wanted({}, {}, false).joiners; };
   ask(Verdict::Later);
   CHECK_EQ(joiners(), bit_of(2));

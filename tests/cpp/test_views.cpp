@@ -14,8 +14,9 @@ void print(const char* name, const Totals& totals) {
               " joined, ",
               name, totals.schedules, totals.steps, totals.views, totals.removed, totals.joined);
   std::printf("%" PRIu64 " shards passed on, %" PRIu64 " left behind, %" PRIu64 " restarts, %" PRIu64
-              " snapshots, %" PRIu64 " leaves; ",
-              totals.passed, totals.left_behind, totals.restarts, totals.restores, totals.leaves);
+              " snapshots, %" PRIu64 " learned, %" PRIu64 " leaves; ",
+              totals.passed, totals.left_behind, totals.restarts, totals.restores, totals.learned,
+              totals.leaves);
   std::printf("%" PRIu64 " finished, %" PRIu64 " blocked\n", totals.finished, totals.blocked);
 }
 
@@ -116,6 +117,9 @@ TEST(leaving_frees_no_slot) {
 }
 TEST(an_owner_decides_once) {
   check_noticed(&Broken::owner_adds_late, 100, kFour);
+}
+TEST(outside_the_view_only_what_all_have_completed_is_learned) {
+  check_noticed(&Broken::learns_ahead, 3000, kLong);
 }
 TEST(what_all_have_completed_is_not_undone) {
   check_noticed(&Broken::no_stable, 2000, kLong);

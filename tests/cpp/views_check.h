@@ -116,7 +116,9 @@ class Checker {
       return number == newest.number || (number + 1 == newest.number && !joined);
     const RankRecord& record = newest.ranks[x.self];
     const auto completed = static_cast<std::size_t>(x.completed);
-    return joined && record.completed == completed && record.digest == x.digest[completed] &&
+    const bool learned =
+        static_cast<std::uint64_t>(x.join_from) <= record.completed && record.completed <= completed;
+    return joined && learned && record.digest == x.digest[record.completed] &&
            x.change->standing().known < newest.number;
   }
 

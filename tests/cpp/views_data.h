@@ -32,6 +32,7 @@ struct Broken {
   bool joiner_keeps_held = false, no_digest = false, log_dropped_while_changing = false, no_stable = false;
   bool gone_is_void = false, restarted_votes = false, away_frees_slots = false, owner_adds_late = false;
   bool inbox_kept = false, older_views_accepted = false, deaf_by_owner = false, exact_while_changing = false;
+  bool learns_ahead = false;
 };
 
 struct Shape {
@@ -113,6 +114,16 @@ class FakeData {
   bool within_reach(int n) const {
     return broken.no_reach || static_cast<std::uint64_t>(n) < change->reach_end();
   }
+  bool learns() const { return change->learning(); }
+  /// Outside the view: an operation that all members have completed.
+  bool may_learn(int n) const {
+    if (!learns()) return false;
+    const RankMask members = membership->view().members;
+    bool one = false;
+    for_each_rank(members,
+                  [&](Rank rank) { one |= static_cast<std::uint64_t>(n) < membership->completed(rank); });
+    return broken.learns_ahead ? one : within_reach(n);
+  }
   bool acts() const {
     return !change->standing().away && !change->standing().lost && !change->standing().left_behind;
   }
@@ -125,9 +136,7 @@ class FakeData {
     return residual[static_cast<std::size_t>(n % shape.per_step * shape.places + p)];
   }
   std::uint64_t unit(int n) const { return std::uint64_t{1} << (self * shape.operations + n); }
-  int floor() const {
-    return std::max(log_from, (completed / shape.per_step - shape.max_lag) * shape.per_step);
-  }
+  int floor() const { return log_from; }
   /// Lost members are not awaited.
   int completed_by_all() const {
     auto least = static_cast<std::uint64_t>(completed);
@@ -144,7 +153,8 @@ class FakeData {
   // ---- contributions and decisions
   bool may_start() const {
     const int n = started;
-    if (!acts() || change->standing().leaving || n >= shape.operations || !within_reach(n)) return false;
+    if (change->standing().leaving || n >= shape.operations) return false;
+    if (learns() ? !may_learn(n) : !acts() || !within_reach(n)) return false;
     if (n >= shape.per_step && completed <= n - shape.per_step) return false;  // the bucket is still in use
     return n / shape.per_step <= completed_by_all() / shape.per_step + shape.max_lag;
   }
@@ -219,7 +229,7 @@ class FakeData {
   }
   bool may_complete() const {
     const int n = completed;
-    if (!acts() || n >= shape.operations || started <= n) return false;
+    if (n >= shape.operations || started <= n || (learns() ? !may_learn(n) : !acts())) return false;
     if (failed(n)) return true;
     for (int p = 0; p < shape.places; ++p) {
       if (at(n, p).held.none()) return false;
@@ -228,6 +238,7 @@ class FakeData {
   }
   void complete() {
     const int n = completed;
+    learned += learns() ? 1 : 0;
     const bool fails = failed(n);
     std::uint64_t sum = mix(digest[static_cast<std::size_t>(n)], fails ? 77 : 1);
     for (int p = 0; p < shape.places; ++p) {
@@ -254,7 +265,7 @@ class FakeData {
     } else if (log_from < completed_by_all()) {
       ++log_from;
     }
-    membership->forget_before(static_cast<std::uint64_t>(std::max(floor(), 0)));
+    membership->forget_before(static_cast<std::uint64_t>(floor()));
   }
 
   // ---- packets
@@ -290,7 +301,7 @@ class FakeData {
   std::uint32_t incarnation;
   Time now{};
   bool dead = false, paused = false, was_away = false;
-  int started = 0, completed = 0, touched_end = 0, log_from = 0;
+  int started = 0, completed = 0, touched_end = 0, log_from = 0, join_from = 0, learned = 0;
   RankMask last_without = 0;  // of the last ballot that this rank answered
   std::vector<Slot> grid;
   std::vector<std::uint64_t> residual, created, dropped, digest;

@@ -35,6 +35,9 @@ inline void World::work(FakeRank& x, int round) {
       for_each_rank(x.membership->others(), [&](Rank rank) {
         if (x.membership->completed(rank) <= static_cast<std::uint64_t>(n)) x.send_decision(rank, n, p);
       });
+      for (const auto& y : ranks_) {
+        if (y->learns() && y->completed <= n) x.send_decision(y->self, n, p);
+      }
     }
   }
   while (x.may_complete()) x.complete();
@@ -43,6 +46,19 @@ inline void World::work(FakeRank& x, int round) {
                   [&](Rank rank) { post(x.header(rank, Packet::Kind::Beat)); });
   const bool waits = x.completed < shape_.operations || x.change->standing().leaving;
   x.membership->silence().set_owing_data(x.now, waits ? x.membership->others() : 0);
+}
+
+/// Members tell a rank that asks for what they no longer have.
+inline bool World::in_vain(const FakeRank& x) const {
+  const int n = x.completed;
+  for (int p = 0; x.learns() && x.may_learn(n) && !x.failed(n) && p < shape_.places; ++p) {
+    const bool kept = std::ranges::any_of(ranks_, [&](const auto& y) {
+      return !y->dead && y->acts() && y->membership->view().number == x.membership->view().number &&
+             y->kept(n, p);
+    });
+    if (!kept && x.at(n, p).held.none()) return true;
+  }
+  return false;
 }
 
 /// From a rank that is as far as any.
@@ -88,6 +104,7 @@ inline bool World::finish() {
       settle(*x);
       if (!x->dead) work(*x, round);
       settle(*x);
+      if (!x->dead && round % 8 == 7 && in_vain(*x)) x->change->give_up_replay();
       if (!x->dead && x->change->standing().left_behind && round % 8 == 7) take_over(*x);
     }
     drain();
@@ -138,6 +155,7 @@ inline void World::count(Totals& totals) const {
     for (const OrphanShard& shard : view.orphans) totals.passed += shard.passed.empty() ? 0 : 1;
   }
   for (const auto& x : ranks_) {
+    totals.learned += static_cast<std::uint64_t>(x->learned);
     totals.left_behind += x->change->standing().left_behind && x->incarnation == 0 ? 1 : 0;
     totals.leaves += x->change->standing().leaving ? 1 : 0;
   }
@@ -146,6 +164,16 @@ inline void World::count(Totals& totals) const {
 inline std::string World::describe() const {
   std::string text = "newest view " + std::to_string(chosen_.newest().number) + " members " +
                      std::to_string(chosen_.newest().members) + "\n";
+  for (const View& view : chosen_.history().all()) {
+    text += "  view " + std::to_string(view.number) + " members " + std::to_string(view.members) +
+            " removed " + std::to_string(view.removed) + " cut " + std::to_string(view.cut) + " base " +
+            std::to_string(view.base) + " stable " + std::to_string(view.stable);
+    for (std::uint64_t operation : view.failed) text += " failed " + std::to_string(operation);
+    for_each_rank(view.joined, [&](Rank rank) {
+      text += " joined " + std::to_string(rank) + " at " + std::to_string(view.ranks[rank].completed);
+    });
+    text += "\n";
+  }
   for (const auto& x : ranks_) {
     const ViewChange& c = *x->change;
     text += "  rank " + std::to_string(x->self) + (x->dead ? " dead" : "") +

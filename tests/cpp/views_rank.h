@@ -45,12 +45,14 @@ class FakeRank : public FakeData {
       change->saw_view(now, packet.from, packet.view);
       if (!broken.older_views_accepted) return;
     }
-    if (change->standing().away || !view.contains(packet.from)) return;
+    if ((change->standing().away && !learns()) || !view.contains(packet.from)) return;
     if (view.ranks[packet.from].incarnation != packet.incarnation) return;
     membership->silence().heard(now, packet.from);
     membership->advanced(packet.from, packet.completed);
     if (packet.hears_all) membership->told_hearing(now, packet.from, view.members);
-    if (!acts() || packet.op < completed) return;
+    if (packet.op < completed) return;
+    if (learns() && packet.kind == Packet::Kind::Decision) return learn(packet);
+    if (!acts()) return;
     if (packet.kind == Packet::Kind::Contribution) receive_contribution(packet);
     if (packet.kind == Packet::Kind::Decision) receive_decision(packet);
   }
@@ -72,6 +74,10 @@ class FakeRank : public FakeData {
     if (has(deaf, source) || !at(packet.op, packet.place).held.none()) return;
     if (within_reach(packet.op) && !failed(packet.op)) hold(packet.op, packet.place, packet.decision);
   }
+  void learn(const Packet& packet) {
+    if (may_learn(packet.op) && at(packet.op, packet.place).held.none() && !failed(packet.op))
+      hold(packet.op, packet.place, packet.decision);
+  }
   // ---- views
   /// The order that a view change prescribes: what the view says first, then new packets.
   void follow() {
@@ -89,6 +95,7 @@ class FakeRank : public FakeData {
     for (int n = completed; n < started; ++n) send_contributions(n);
   }
   void go_away() {
+    join_from = completed;
     if (!broken.joiner_keeps_held) forget_open();
     forget_inbox(0);
     for (int n = completed; broken.away_frees_slots && n < shape.operations; ++n) {
@@ -116,7 +123,7 @@ class FakeRank : public FakeData {
     digest = taken.digest;
     ended_failed = taken.ended_failed;
     others_dropped.assign(others_dropped.size(), false);
-    started = completed = touched_end = log_from = taken.completed;
+    started = completed = touched_end = log_from = join_from = taken.completed;
     change->restored(now);
   }
   void apply_table() {
@@ -159,7 +166,7 @@ class FakeRank : public FakeData {
   void forget_stable() {
     std::vector<View> views(membership->history().all().begin(), membership->history().all().end());
     views.back().stable = 0;
-    membership->join(now, views);
+    membership->take_over(now, views);
   }
   bool known(int n) const {
     if (n < started) return true;
@@ -171,12 +178,14 @@ class FakeRank : public FakeData {
   Journal journal() {
     return {
         .completed = [this] { return static_cast<std::uint64_t>(completed); },
-        .floor = [this] { return static_cast<std::uint64_t>(std::max(floor(), 0)); },
+        .floor = [this] { return static_cast<std::uint64_t>(floor()); },
+        .near = [this](std::uint64_t n) { return is_near(static_cast<int>(n)); },
         .touched_end = [this] { return static_cast<std::uint64_t>(touched_end); },
         .digest = [this](std::uint64_t n) { return broken.no_digest ? 0 : digest.at(n); },
         .open = [this] { return open_operations(); },
         .held = [this](std::uint64_t n, RankMask owners) { return held_of(static_cast<int>(n), owners); }};
   }
+  bool is_near(int n) const { return n / shape.per_step + shape.max_lag >= completed / shape.per_step; }
   std::vector<OpenOperation> open_operations() const {
     std::vector<OpenOperation> found;
     for (int n = completed; n < shape.operations; ++n) {

@@ -124,8 +124,9 @@ inline bool World::act_once(FakeRank& x) {
       return true;
     }
     case 5:
-      if (!x.acts() || to == x.self || !has(x.membership->others(), to) || !x.kept(n, p)) return false;
-      if (x.membership->completed(to) > static_cast<std::uint64_t>(n)) return false;
+      if (!x.acts() || to == x.self || !x.kept(n, p)) return false;
+      if (x.membership->view().contains(to) && x.membership->completed(to) > static_cast<std::uint64_t>(n))
+        return false;
       x.send_decision(to, n, p);
       return true;
     case 6:
@@ -187,6 +188,7 @@ inline void World::restore(FakeRank& x, const Snapshot& taken) {
 /// Snapshots are of any rank that takes itself for a member, and used at any later time.
 inline void World::snapshot(FakeRank& x) {
   if (x.dead || x.paused) return;
+  if (x.learns() && !snapshots_.empty() && random_.chance(20)) x.change->give_up_replay();
   if (x.change->standing().left_behind && !snapshots_.empty())
     restore(x, snapshots_[static_cast<std::size_t>(random_.below(static_cast<int>(snapshots_.size())))]);
   else if (x.acts())

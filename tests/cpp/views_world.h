@@ -32,7 +32,7 @@ class Random {
 
 struct Totals {
   std::uint64_t schedules = 0, steps = 0, views = 0, removed = 0, joined = 0, passed = 0, left_behind = 0;
-  std::uint64_t failed = 0, restarts = 0, restores = 0, leaves = 0, finished = 0, blocked = 0;
+  std::uint64_t failed = 0, restarts = 0, restores = 0, learned = 0, leaves = 0, finished = 0, blocked = 0;
 };
 
 /// How often each kind of trouble happens, drawn anew for each seed. In percent, but `fault` (of 1000 steps).
@@ -110,6 +110,7 @@ class World {
   // The quiet end.
   bool finish();
   void work(FakeRank& x, int round);
+  bool in_vain(const FakeRank& x) const;
   void take_over(FakeRank& x);
   void drain();
   bool finished() const;

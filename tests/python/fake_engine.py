@@ -70,6 +70,8 @@ class FakeEngine:
         self.restored: list[tuple[int, int, int]] = []
         self.hashes: dict[int, int] = {}
         self.settled: list[tuple[int, list[tuple[int, int]]]] = []
+        self.steps_behind: int | None = None  # one operation each; None: it is a member
+        self.gave_up = 0
 
     def all_reduce(
         self,
@@ -124,6 +126,13 @@ class FakeEngine:
 
     def position(self) -> tuple[int, int]:
         return len(self.calls), 4711
+
+    def behind(self) -> int | None:
+        return self.steps_behind
+
+    def give_up_replay(self) -> bool:
+        self.gave_up += 1
+        return self.steps_behind is not None
 
     def restore(self, completed: int, digest: int, step: int) -> None:
         self.restored.append((completed, digest, step))

@@ -229,6 +229,67 @@ def test_a_rank_that_only_replays_has_not_returned(monkeypatch: pytest.MonkeyPat
         assert others.pauses == [False, True, True]
 
 
+def test_a_rank_that_is_far_behind_takes_a_snapshot_instead_of_replaying(
+    monkeypatch: pytest.MonkeyPatch, others: Others
+) -> None:
+    with loop(monkeypatch) as (made, engine):
+        made.step(2)
+        engine.steps_behind = 8  # max_lag is 2
+        made.step(3)
+        assert (engine.gave_up, others.pauses) == (0, [])
+        engine.steps_behind = None
+        made.step()
+        engine.steps_behind = 9
+        others.snapshots.append(another_rank(7, step=40))
+        made.forward()
+        assert engine.gave_up == 1
+        assert engine.restored == [(140, 99, 40)]
+        assert made.session.stats()["discarded_steps"] == 0
+
+
+def test_a_replay_that_does_not_come_nearer_ends_with_a_snapshot_and_a_pause(
+    monkeypatch: pytest.MonkeyPatch, others: Others
+) -> None:
+    with loop(monkeypatch) as (made, engine):
+        others.snapshots += [another_rank(7, step) for step in (40, 80)]
+        made.step(1)
+        engine.outcome = {"members": [1, 2]}
+        engine.steps_behind = 400
+        made.step(1)
+        assert others.pauses == [False]
+        for distance in (100, 49, 24):  # far, but nearer each time
+            engine.steps_behind = distance
+            made.step(10)
+        assert others.pauses == [False]
+        engine.steps_behind = 13
+        made.step(11)
+        assert others.pauses == [False, True]
+
+
+def test_a_rank_that_is_a_member_meanwhile_takes_no_snapshot(
+    monkeypatch: pytest.MonkeyPatch, others: Others
+) -> None:
+    with loop(monkeypatch) as (made, engine):
+        made.step(2)
+        engine.steps_behind = 100
+        monkeypatch.setattr(engine, "give_up_replay", lambda: False)
+        made.step(2)
+        assert others.pauses == []
+
+
+def test_a_rank_that_replays_gives_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    with loop(monkeypatch, keeps=False) as (made, engine):
+        made.step(2)
+        engine.steps_behind = 100
+        made.step(1)
+        donor = made.session._rejoin._donor
+        assert donor.status()["standing"] == "left behind"
+        assert engine.gave_up == 0  # no snapshot is possible: it replays
+        engine.steps_behind = None
+        made.step(1)
+        assert donor.status()["standing"] == "training"
+
+
 @pytest.mark.parametrize(
     ("options", "advice"),
     [

@@ -45,6 +45,7 @@ class Training:
         self.events: list[str] = []
         self.session.on_membership(self._note)
         self.woke = False
+        self.replayed = 0
 
     def _note(self, event: optireduce.MembershipEvent) -> None:
         if event.rank == VICTIM:
@@ -56,7 +57,10 @@ class Training:
         return last is not None and last.step == self.session.step - 1 and list(last.members) == members
 
     def step(self) -> None:
-        time.sleep(0.005)  # what a larger model would compute
+        if self.session._transport.engine.behind() is None:
+            time.sleep(0.005)  # what a larger model would compute
+        else:
+            self.replayed += 1
         torch.manual_seed(self.session.step * RANKS + self.rank)
         self.optimizer.zero_grad()
         self.model(torch.randn(8, WIDTH)).square().mean().backward()
@@ -94,6 +98,7 @@ class Training:
             "scheduler": self.scheduler.state_dict(),
             "rates": [group["lr"] for group in self.optimizer.param_groups],
             "stats": self.session.stats(),
+            "replayed": self.replayed,
         }
         self.session.close()
         return found
@@ -121,6 +126,53 @@ def test_a_rank_that_missed_too_much_returns_by_a_snapshot(process_pool: Process
     donors = [found[rank]["stats"] for rank in EVERYBODY if rank != VICTIM]
     assert all(stats["snapshots_given"] >= 1 and stats["discarded_steps"] == 0 for stats in donors)
     assert all(result["stats"]["snapshot_refused_connections"] == 0 for result in found)
+
+
+LONG = replace(SHORT, log_bytes=256 * 2**20)
+
+
+def returns_from_afar(rank: int, size: int, directory: str) -> dict[str, Any]:
+    """The others keep all that the victim missed."""
+    with process_group("gloo", rank, size, directory, timeout=120.0):
+        training = Training(rank, directory, LONG)
+        training.run()
+        training.session.flush(training.optimizer)
+        return training.result()
+
+
+def test_a_rank_far_behind_takes_a_snapshot_although_it_could_replay(
+    process_pool: ProcessPool, tmp_path: Path
+) -> None:
+    found = process_pool.run(RANKS, returns_from_afar, str(tmp_path))
+    for rank, result in enumerate(found):
+        assert WAKES_AT < result["step"] == found[0]["step"] < MOST_STEPS, rank
+        assert result["bits"] == found[0]["bits"], rank
+        assert result["scheduler"] == found[0]["scheduler"], rank
+        assert "returned" in result["events"], rank
+    victim = found[VICTIM]["stats"]
+    assert victim["snapshots_applied"] >= 1
+    assert victim["discarded_steps"] == 0  # what it did before was replayed
+
+
+def replays(rank: int, size: int, directory: str) -> dict[str, Any]:
+    """No snapshot is possible. The victim computes less while it is behind."""
+    with process_group("gloo", rank, size, directory, timeout=120.0):
+        training = Training(rank, directory, LONG, optimizer=None)
+        training.run()
+        return training.result()
+
+
+def test_a_rank_replays_outside_the_view_and_joins_when_it_is_near(
+    process_pool: ProcessPool, tmp_path: Path
+) -> None:
+    found = process_pool.run(RANKS, replays, str(tmp_path))
+    for rank, result in enumerate(found):
+        assert WAKES_AT < result["step"] == found[0]["step"] < MOST_STEPS, rank
+        assert result["bits"] == found[0]["bits"], rank
+        assert result["events"][:2] == ["removed", "returned"], rank
+    victim = found[VICTIM]["stats"]
+    assert (victim["snapshots_applied"], victim["discarded_steps"]) == (0, 0)
+    assert found[VICTIM]["replayed"] > 10  # far more than max_lag, and all of them outside the view
 
 
 WRONG = 3  # snapshots; already the second asks for a pause, so that it is not too old
@@ -191,7 +243,8 @@ def comes_too_late(rank: int, size: int, directory: str) -> tuple[str, str]:
                     training.stop()
                 training.step()
         except RuntimeError as error:
-            outcome = (type(training.session.error).__name__, str(error))
+            # From the engine through torch, or of the snapshot itself.
+            outcome = (type(training.session.error or error).__name__, str(error))
         training.session.close()
         (Path(directory) / f"left-{rank}").touch()
         if rank == WAKER:

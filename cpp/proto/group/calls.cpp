@@ -65,7 +65,7 @@ void Calls::begin_waiting(Time now) {
 
 bool Calls::may_begin(const LocalCall& call) const {
   const ViewChange& changes = members_.changes;
-  if (members_.halted() || call.number >= changes.reach_end()) return false;
+  if (members_.halted() || call.number >= members_.reach_end()) return false;
   // To begin may decide, and others were told that an exact operation is not decided.
   if (!call.descriptor.bounded && changes.changing()) return false;
   if (!members_.may_be_first(call.number) && core_.operations.find_open(call.number) == nullptr) return false;

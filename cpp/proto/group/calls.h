@@ -65,6 +65,10 @@ class Calls {
   }
   /// A rank that a call needs is gone. Others may not need it, but wait for us.
   void reject_deserted(Time now, std::uint64_t number, const Descriptor& what, Rank gone);
+  /// Exact operations that needed a removed rank fail on all members. One that was not called yet fails when
+  /// it is.
+  void fail_lost_exact(Time now, const View& view);
+  void fail_rank_lost(Time now, std::uint64_t number, const View& view);
   /// Tells the others that a rank is lost.
   void announce_lost(Rank rank);
   void check_timeout(Time now, std::uint64_t number);

@@ -36,7 +36,7 @@ void Calls::check_shard(Time now, std::uint64_t number) {
   if (operation == nullptr || !operation->descriptor().bounded) return;
   if (operation->setup().best_effort) return check_best_effort(now, *operation);
   const ReduceScatter& scatter = operation->scatter();
-  if (scatter.undecided_packets() == 0 || number >= members_.changes.reach_end()) return;
+  if (scatter.undecided_packets() == 0 || number >= members_.reach_end()) return;
   ShardState state{.half_begun_at = operation->half_begun_at(),
                    .deadline = times_.deadline(operation->setup().stream),
                    .hears_quorum = members_.hears_quorum(now, *operation)};
@@ -72,7 +72,7 @@ void Calls::complete_ready(Time now) {
     const bool grid = !core_.config.rows.empty();
     Operation* operation = grid ? core_.operations.find_open(number, Scope::RowResult) : nullptr;
     if (operation == nullptr) operation = core_.operations.find_open(number);
-    if (operation == nullptr || !operation->complete() || !members_.may_hand_over()) return;
+    if (operation == nullptr || !operation->complete() || !members_.may_complete(number)) return;
     finish(now, *operation);
   }
 }
@@ -172,6 +172,7 @@ Report Calls::report_of(Time now, const Operation& operation) const {
 
 /// What is usual is learned from buckets that come again.
 void Calls::learn(Time now, const Operation& operation) {
+  if (core_.config.elastic() && !operation.setup().serves()) return;  // replayed: all of it was asked for
   const double bytes = static_cast<double>(std::max<std::size_t>(operation.bytes(), 1));
   core_.incast.learn(static_cast<double>(operation.repaired_bytes) / bytes);
   if (operation.half_begun_at() == Time::never()) return;
@@ -200,8 +201,6 @@ std::uint64_t Calls::wanted_by_removed() const {
 }
 
 void Calls::forget_old() {
-  /// At most: a rank that never says what it has completed must not make memory grow for ever.
-  constexpr std::uint64_t kMostLogged = 4096;
   if (members_.changes.changing()) return;
   const std::uint64_t all_have = members_.least_completed(), completed = core_.progress.completed();
   std::uint64_t least = std::min(all_have, wanted_by_removed());

@@ -90,6 +90,29 @@ void Calls::reject_deserted(Time now, std::uint64_t number, const Descriptor& wh
   reject(now, number, {reason, gone, core_.config.rank, what, what});
 }
 
+void Calls::fail_lost_exact(Time now, const View& view) {
+  for (std::uint64_t number : view.failed) {
+    const Descriptor* const called = descriptor_of(number);
+    const bool exact = called != nullptr && !called->bounded;
+    if (exact && number >= core_.progress.completed() && number < core_.progress.next_call())
+      fail_rank_lost(now, number, view);
+  }
+}
+
+void Calls::fail_rank_lost(Time now, std::uint64_t number, const View& view) {
+  std::vector<Rank> removed;
+  std::string names;
+  for_each_rank(view.removed, [&](Rank rank) {
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    removed.push_back(rank);
+  });
+  fail(now, number, ErrorCode::RankLost,
+       names +
+           " is no member of the group any more. The buffer has no result: repeat the operation on "
+           "every remaining rank, or restart",
+       std::move(removed));
+}
+
 /// A rank that waits for decisions only cannot know whose contribution their owners lack: it hears the
 /// owners' verdict before its own.
 void Calls::check_timeout(Time now, std::uint64_t number) {

@@ -40,6 +40,12 @@ Position Group::position() {
   return progress.position();
 }
 
+bool Group::give_up_replay(Time now) {
+  members_.changes.give_up_replay();
+  views_.follow(now);
+  return left_behind();
+}
+
 void Group::handle_datagram(Time now, Datagram datagram) {
   receiver_.handle(now, datagram);
   views_.follow(now);

@@ -14,6 +14,7 @@
 //   Members     the view, silence, view messages
 //   Requests    missing packets
 //   Calls       calls and operations, from beginning to end
+//   Learner     replays outside the view, and comes in
 //   Watch       silent ranks where membership is fixed
 //   Views       what a new view does to them
 //   Checks      whether the members' parameters are equal
@@ -50,6 +51,9 @@ class Group {
   /// std::logic_error while a call is open. From here on the log is kept for the rank that gets the snapshot,
   /// while there is room.
   Position position();
+  /// A rank that is out of the view does not replay what it missed, but takes a snapshot: it is left behind.
+  /// False: it is a member.
+  bool give_up_replay(Time now);
   /// The process has taken over a snapshot that was made at this position and before this step, and its next
   /// call is the one that follows. What this rank knew of operations is forgotten, residuals are dropped and
   /// counted, and it asks to come in. A snapshot that the members do not accept leaves it behind again.
@@ -97,6 +101,9 @@ class Group {
   Gone gone() const;
   /// Calls end at once with an error until a snapshot is restored.
   bool left_behind() const { return members_.changes.standing().left_behind; }
+  /// How many operations all members have completed beyond ours while we are out of their view and replay
+  /// them. Nothing: we are a member, or cannot replay.
+  std::optional<std::uint64_t> behind() const { return learner_.behind(); }
   /// Whether every member has completed all that we have, so that nobody needs our data any more.
   bool everyone_caught_up() const { return views_.everyone_caught_up(); }
   /// Whether nobody needs us any more after prepare_to_leave.
@@ -124,10 +131,11 @@ class Group {
   Members members_{core_};
   Requests requests_{core_, members_};
   Calls calls_{core_, members_, requests_};
+  Learner learner_{core_, members_, calls_, requests_};
   Watch watch_{core_, members_, calls_};
-  Views views_{core_, members_, calls_, requests_};
+  Views views_{core_, members_, calls_, requests_, learner_};
   Checks checks_{core_, members_};
-  Receiver receiver_{core_, members_, requests_, calls_, watch_, views_, checks_};
+  Receiver receiver_{core_, members_, requests_, calls_, learner_, watch_, views_, checks_};
   Sender sender_{core_, members_};
 };
 

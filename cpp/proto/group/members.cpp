@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 namespace optireduce {
 namespace {
@@ -18,11 +19,18 @@ MembershipConfig membership_config(const GroupConfig& config) {
 /// The first operation from which on we could send our own decisions to a rank that returns.
 std::uint64_t floor_of(const Core& core) {
   std::uint64_t first = core.progress.completed();
-  for (; first > 0; --first) {
-    const Operation* operation = core.operations.find(first - 1);
-    if (operation == nullptr || !operation->exchange().keeps_own()) break;
+  const Operations::Range log = core.operations.log();
+  for (auto newest = log.end(); newest != log.begin(); --first) {
+    --newest;
+    if (newest->first.first + 1 != first || !newest->second->exchange().keeps_own()) break;
   }
   return first;
+}
+
+/// Of a rank that is further behind the others would have to wait for steps that they have long made.
+bool is_near(const Core& core, std::uint64_t completed) {
+  const Progress& progress = core.progress;
+  return progress.step_of(completed) + core.config.max_lag >= progress.step_of(progress.completed());
 }
 
 std::vector<OpenOperation> open_in(const Core& core) {
@@ -60,6 +68,7 @@ Journal journal_of(const Core& core) {
   return {
       .completed = [&progress] { return progress.told(); },
       .floor = [&core] { return floor_of(core); },
+      .near = [&core](std::uint64_t completed) { return is_near(core, completed); },
       .touched_end = [&progress] { return std::max(progress.touched_end(), progress.completed()); },
       .digest = [&progress](std::uint64_t operation) { return progress.digest(operation); },
       .open = [&core] { return open_in(core); },
@@ -93,6 +102,14 @@ bool Members::may_be_first(std::uint64_t number) const {
   for_each_rank(membership.leaving() & membership.others(),
                 [&](Rank rank) { may &= number < membership.completed(rank); });
   return may;
+}
+
+Time Members::heard_at() const {
+  Time latest;
+  for_each_rank(membership.others(), [&](Rank rank) {
+    if (core_.peers[rank].heard) latest = std::max(latest, core_.peers[rank].newest_at);
+  });
+  return latest;
 }
 
 bool Members::heard(Time now, const Header& header) {
@@ -131,8 +148,11 @@ void Members::handle_piece(Time now, const ReceivedRun& run) {
   if (core_.config.elastic()) {
     const auto whole = pieces_[from].add(std::span(run.payload(0), run.header.length));
     if (!whole && !pieces_[from].refused()) return;
-    if (const auto message = whole ? decode_view_message(*whole, core_.config.size) : std::nullopt)
+    if (const auto message = whole ? decode_view_message(*whole, core_.config.size) : std::nullopt) {
+      // Whoever asks to come in wants to know how far we are.
+      if (std::holds_alternative<Join>(message->body)) core_.tell(PacketType::Status, from);
       return changes.handle(now, from, *message);
+    }
   }
   ++core_.stats.malformed_packets;
 }
@@ -191,7 +211,7 @@ void Members::set_timer() {
 /// What is collected must not grow behind the proposer's back while the view changes.
 bool Members::may_accept(const Operation& operation, const ReceivedRun& run) const {
   const Rank from = run.header.sender;
-  if (halted() || !view().contains(from) || operation.number() >= changes.reach_end()) return false;
+  if (halted() || !view().contains(from) || operation.number() >= reach_end()) return false;
   if (run.header.type == PacketType::Decision) return !has(changes.deaf(), from);
   const bool waits = !operation.descriptor().bounded && changes.changing();
   return membership.serves(from, operation.number()) && !waits;
@@ -208,9 +228,9 @@ bool Members::hears_quorum(Time now, const Operation& operation) const {
 }
 
 RankMask Members::holders(const Operation& operation, Rank owner) const {
-  if (membership.serves(owner, operation.number())) return 0;
-  const RankMask holders = membership.fate(operation.number(), owner, 0).holders & membership.others();
-  return holders != 0 ? holders : bit_of(core_.config.rank);
+  if (changes.standing().away) return membership.others();
+  if (!core_.config.elastic() || membership.serves(owner, operation.number())) return bit_of(owner);
+  return membership.fate(operation.number(), owner, 0).holders & membership.others();
 }
 
 std::vector<Rank> Members::orphans_of(const Operation& operation) const {
@@ -222,6 +242,7 @@ std::vector<Rank> Members::orphans_of(const Operation& operation) const {
 }
 
 void Members::apply_fates(Time now, Operation& operation) {
+  if (changes.standing().away) return;  // all members have settled what a learner completes: it asks them
   for (const Rank rank : orphans_of(operation)) {
     operation.exchange().remove_member(rank);
     const Rank place = operation.place_of(rank);

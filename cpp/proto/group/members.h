@@ -16,11 +16,30 @@ class Members {
 
   const View& view() const { return membership.view(); }
   /// Whether this rank may neither begin nor complete anything.
-  bool halted() const { return changes.standing().away || changes.standing().lost; }
+  bool halted() const { return changes.standing().lost || (changes.standing().away && !changes.learning()); }
+  /// No operation at or above this may be begun, decided or held. Outside the view: what was made ready
+  /// there.
+  std::uint64_t reach_end() const {
+    if (!changes.standing().away) return changes.reach_end();
+    return changes.learning() ? learned_end_ : 0;
+  }
+  /// Nothing of it may be asked for.
+  bool is_out_of_reach(std::uint64_t operation) const {
+    return changes.standing().away && operation >= reach_end();
+  }
+  std::uint64_t learned_end() const { return learned_end_; }
+  /// Outside the view, operations below are fetched from its members from now on.
+  void learn_below(std::uint64_t end) { learned_end_ = end; }
+  /// When a member was heard last.
+  Time heard_at() const;
   /// Whether what is complete may be handed over. After a standstill the others may have gone on without us
   /// and made void what nobody has but we: a quorum must have answered what was sent since.
   bool may_hand_over() const {
     return !halted() && (answered_ == kEverybody || membership.quorum(answered_));
+  }
+  /// A learner completes what all members have completed, whatever it heard itself.
+  bool may_complete(std::uint64_t operation) const {
+    return changes.standing().away ? operation < reach_end() : may_hand_over();
   }
   /// What was not heard meanwhile says nothing about others, and what is heard next may be old.
   void stood_still(Time now, Duration how_long);
@@ -45,6 +64,8 @@ class Members {
   void advanced(const Header& header, std::uint64_t completed) {
     if (counts(header)) membership.advanced(header.sender, completed);
   }
+  /// Where members can be removed: whether it is one.
+  bool is_member(Rank rank) const { return !core_.config.elastic() || view().contains(rank); }
   /// A packet counts only in the view in which it was sent.
   bool of_other_view(const Header& header) const { return core_.config.elastic() && !in_view(header); }
   void note_other_view(Time now, const Header& header);
@@ -60,7 +81,8 @@ class Members {
   /// Contributions to the operation from a quorum, in our view, are proof enough; else it must be heard
   /// lately.
   bool hears_quorum(Time now, const Operation& operation) const;
-  /// Who can be asked for the decisions of an owner that no longer serves the operation; 0: ask the owner.
+  /// Who can be asked for the decisions of an owner: itself, or if it no longer serves the operation whom the
+  /// view names. A learner can ask all members. 0: nobody.
   RankMask holders(const Operation& operation, Rank owner) const;
   /// Owners that no longer serve the operation.
   std::vector<Rank> orphans_of(const Operation& operation) const;
@@ -77,7 +99,9 @@ class Members {
   bool in_view(const Header& header) const {
     return header.view == static_cast<std::uint16_t>(view().number);
   }
-  bool counts(const Header& header) const { return core_.config.elastic() && in_view(header); }
+  bool counts(const Header& header) const {
+    return core_.config.elastic() && in_view(header) && view().contains(header.sender);
+  }
   void set_pace();
 
   Core& core_;
@@ -88,6 +112,7 @@ class Members {
   Time fired_at_;                   // our timer, last
   std::uint32_t first_since_ = 0;   // our first timestamp since the last standstill ...
   RankMask answered_ = kEverybody;  // ... and who has answered it or a later one
+  std::uint64_t learned_end_ = 0;   // outside the view: all members have completed what is below
 };
 
 }  // namespace optireduce

@@ -94,6 +94,9 @@ class Operations {
 /// Calls may be made at most this far ahead of the slowest rank; packets beyond are nonsense.
 constexpr std::uint64_t kMaxCallsAhead = 4096;
 
+/// Operations in the log: a rank that never says what it has completed must not make memory grow for ever.
+constexpr std::uint64_t kMostLogged = 4096;
+
 /// How far a rank is: everything below `completed` is over, and amounts to `digest`.
 struct Position {
   std::uint64_t completed = 0;
@@ -152,14 +155,14 @@ class Progress {
     step_ = step;
   }
 
-  /// Over everything below, for operations from floor() to completed().
+  /// Over everything below, for the last operations: more than the log has.
   std::uint64_t digest(std::uint64_t operation) const {
     const std::uint64_t first = completed_ + 1 - digests_.size();
     return operation < first ? 0 : digests_[operation - first];
   }
   void forget_below(std::uint64_t operation) {
     while (steps_.size() > 1 && first_known() < operation) steps_.pop_front();
-    while (digests_.size() > 1 && completed_ + 1 - digests_.size() < operation) digests_.pop_front();
+    while (digests_.size() > kMostLogged + 1) digests_.pop_front();
   }
 
  private:

@@ -4,6 +4,15 @@
 #include <utility>
 
 namespace optireduce {
+namespace {
+
+/// Of an operation, for others than its sender.
+bool says_something(PacketType type) {
+  return is_data(type) || type == PacketType::Abstain || type == PacketType::Reject ||
+         type == PacketType::Gone;
+}
+
+}  // namespace
 
 void Receiver::handle(Time now, const Datagram& datagram) {
   Stats& stats = core_.stats;
@@ -77,10 +86,17 @@ void Receiver::handle_run(Time now, const ReceivedRun& run) {
       core_.peers[header.sender].left = true;
     return members_.note_other_view(now, header);
   }
+  // A rank that replays outside the view asks for decisions. Nothing else of it counts.
+  if (!members_.is_member(header.sender) && says_something(header.type)) {
+    core_.stats.other_view_packets += run.packets;
+    return;
+  }
   switch (header.type) {
     case PacketType::Contribution:
     case PacketType::Decision:
       return handle_data(now, run);
+    case PacketType::Gone:
+      return learner_.note_gone(now, run.operation, header.shard, header.sender);
     case PacketType::Request:
       note_wanted(now, run);
       return requests_.handle(now, run);
@@ -142,7 +158,7 @@ bool Receiver::may_exist(const ReceivedRun& run) const {
   const bool in_grid = core_.grid.first_scope(descriptor) != Scope::All;
   const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
   return run.operation < core_.progress.next_call() + kMaxCallsAhead &&
-         run.operation < members_.changes.reach_end() && in_grid == (run.header.scope != Scope::All) &&
+         run.operation < members_.reach_end() && in_grid == (run.header.scope != Scope::All) &&
          bytes <= core_.most_bytes() && early_bytes() + table_bytes(descriptor) <= core_.config.early_bytes;
 }
 

@@ -10,12 +10,13 @@ namespace optireduce {
 
 class Receiver {
  public:
-  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Watch& watch, Views& views,
-           Checks& checks)
+  Receiver(Core& core, Members& members, Requests& requests, Calls& calls, Learner& learner, Watch& watch,
+           Views& views, Checks& checks)
       : core_(core),
         members_(members),
         requests_(requests),
         calls_(calls),
+        learner_(learner),
         watch_(watch),
         views_(views),
         checks_(checks),
@@ -47,6 +48,7 @@ class Receiver {
   Members& members_;
   Requests& requests_;
   Calls& calls_;
+  Learner& learner_;
   Watch& watch_;
   Views& views_;
   Checks& checks_;

@@ -6,8 +6,23 @@
 
 namespace optireduce {
 
+void Requests::schedule(Time now, Operation& operation) {
+  const auto ahead = [&](const Peer& peer) { return peer.completed > operation.number(); };
+  bool any = false;
+  for (Rank place = 0;
+       operation.begun() && std::ranges::any_of(core_.peers, ahead) && place < operation.places(); ++place) {
+    Inbox& inbox = operation.exchange().gather().inbox(place);
+    const Rank to = whom_to_ask(operation, place, PacketType::Decision, inbox);
+    if (to == core_.config.rank || core_.peers[to].completed <= operation.number()) continue;
+    inbox.note_all_sent();
+    any = true;
+  }
+  const Duration wait = any ? Duration{} : core_.config.path.repair_min;
+  core_.timers.set_earlier({TimerKind::Request, operation.number()}, now + wait);
+}
+
 void Requests::ask(Time now, Operation& operation) {
-  if (!core_.best_effort.repairs(operation)) return;
+  if (!core_.best_effort.repairs(operation) || members_.is_out_of_reach(operation.number())) return;
   Time next = Time::never();
   for (Rank place = 0; place < operation.places(); ++place) {
     const Rank rank = operation.rank_at(place);
@@ -39,13 +54,16 @@ Time Requests::ask_for(Time now, Operation& operation, Rank place, PacketType wa
   return now + timers.retry;
 }
 
-/// Of an owner that is gone any holder can tell the decisions, and they are asked in turn.
+/// Of an owner that is gone any holder can tell the decisions. They are asked in turn, the owner first. Our
+/// own rank: nobody.
 Rank Requests::whom_to_ask(const Operation& operation, Rank place, PacketType wanted,
                            const Inbox& inbox) const {
   const Rank rank = operation.rank_at(place);
-  RankMask turn = wanted == PacketType::Contribution ? 0 : members_.holders(operation, rank);
-  if (turn == 0) return rank;
-  for (int skip = inbox.requests_in_vain() % count_of(turn); skip > 0; --skip) turn &= turn - 1;
+  if (wanted == PacketType::Contribution || !core_.config.elastic()) return rank;
+  RankMask turn = members_.holders(operation, rank) & ~inbox.refused_by();
+  if (turn == 0) return core_.config.rank;
+  const int first = has(turn, rank) ? place_in(turn, rank) : 0;
+  for (int skip = (first + inbox.requests_in_vain()) % count_of(turn); skip > 0; --skip) turn &= turn - 1;
   return lowest_of(turn);
 }
 
@@ -62,6 +80,14 @@ std::vector<std::byte> Requests::written(Time now, Inbox& inbox, Rank to, Packet
   return to_bytes(body);
 }
 
+/// A rank that replays asks for what we may have forgotten: it must find out that nobody has it.
+bool Requests::is_gone(const ReceivedRun& run, const Operation* operation) const {
+  if (members_.is_member(run.header.sender) || run.operation >= core_.progress.completed()) return false;
+  if (operation == nullptr) return true;
+  const Rank shard = run.header.shard;
+  return shard < operation->places() && !operation->exchange().keeps(operation->gather().owner(shard));
+}
+
 void Requests::handle(Time now, const ReceivedRun& run) {
   ++core_.stats.requests_received;
   const Rank from = run.header.sender;
@@ -74,6 +100,11 @@ void Requests::handle(Time now, const ReceivedRun& run) {
     return core_.tell_rejection(run.operation, *rejection, from);
   const Operation* const operation = core_.operations.find(run.operation, run.header.scope);
   const bool contribution = body->wanted == PacketType::Contribution;
+  if (!contribution && is_gone(run, operation)) {
+    core_.controls.push_back(
+        {.type = PacketType::Gone, .to = from, .operation = run.operation, .shard = run.header.shard});
+    return;
+  }
   // Any header says that we are through: enough for a rank that waits for our contribution.
   if (operation == nullptr || (contribution && operation->finished()))
     return core_.tell(PacketType::Status, from);

@@ -11,10 +11,9 @@ class Requests {
  public:
   Requests(Core& core, const Members& members) : core_(core), members_(members) {}
 
-  /// An operation has begun, or its owners have changed.
-  void schedule(Time now, const Operation& operation) {
-    core_.timers.set_earlier({TimerKind::Request, operation.number()}, now + core_.config.path.repair_min);
-  }
+  /// An operation has begun, or its owners have changed. Whoever has completed it has sent all that it had to
+  /// send: what is missing of that is asked for at once.
+  void schedule(Time now, Operation& operation);
   /// Packets from that rank came: what is missing between them may be lost.
   void schedule(const Operation& operation, const Inbox& inbox, Rank from) {
     const Time due = inbox.request_due(core_.repair_timers(from));
@@ -27,6 +26,7 @@ class Requests {
  private:
   Time ask_for(Time now, Operation& operation, Rank place, PacketType wanted);
   std::vector<std::byte> written(Time now, Inbox& inbox, Rank to, PacketType wanted);
+  bool is_gone(const ReceivedRun& run, const Operation* operation) const;
   Rank whom_to_ask(const Operation& operation, Rank place, PacketType wanted, const Inbox& inbox) const;
 
   Core& core_;

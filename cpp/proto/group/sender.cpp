@@ -6,12 +6,13 @@
 namespace optireduce {
 
 bool Sender::poll(Time now, Transmit& out) {
-  if (transmit_control(now, out) || transmit_repair(now, out)) return true;
+  if (transmit_control(now, out) || transmit_repair(now, true, out)) return true;
   if (Operation* const sender = next_sender(now)) {
     send_batch(now, *sender, out);
     last_sender_ = {sender->number(), sender->setup().scope};
     return true;
   }
+  if (transmit_repair(now, false, out)) return true;
   note_held_back(now);
   return false;
 }
@@ -54,10 +55,14 @@ void Sender::describe(const Control& request, Header& header) const {
   header.stream = operation->setup().stream;
 }
 
-bool Sender::transmit_repair(Time now, Transmit& out) {
+bool Sender::transmit_repair(Time now, bool to_members, Transmit& out) {
   auto& repairs = core_.repairs;
   for (auto next = repairs.begin(); next != repairs.end();) {
     Repair& repair = next->second;
+    if (members_.is_member(repair.to) != to_members) {
+      ++next;
+      continue;
+    }
     Operation* const operation = core_.operations.find(repair.operation, repair.scope);
     if (is_over(repair, operation) || !operation->exchange().fill_repair(repair, batch_)) {
       next = repairs.erase(next);

@@ -1,5 +1,6 @@
 // What to send next, and what to ask and answer as time passes. The order: control packets, packets that were
-// asked for again, decisions, contributions; of each the oldest operation first.
+// asked for again, decisions, contributions, what ranks outside the view ask for; of each the oldest
+// operation first.
 #pragma once
 
 #include <optional>
@@ -43,7 +44,7 @@ class Sender {
 
  private:
   bool transmit_control(Time now, Transmit& out);
-  bool transmit_repair(Time now, Transmit& out);
+  bool transmit_repair(Time now, bool to_members, Transmit& out);
   bool is_over(Repair& repair, const Operation* operation);
   Operation* next_sender(Time now);
   void send_batch(Time now, Operation& operation, Transmit& out) {

@@ -14,9 +14,10 @@ void Views::follow(Time now) {
     using Kind = MembershipEvent::Kind;
     core_.outcomes.add({changes.standing().leaving ? Kind::Left : Kind::Removed, core_.config.rank,
                         changes.standing().known, core_.progress.completed()});
-    for (const auto& [_, operation] : core_.operations.open()) operation->note_overwritten();
+    learner_.begin();
   }
   told_away_ = changes.standing().away;
+  if (changes.standing().away) learner_.go_on(now);
   if (changes.standing().left_behind) leave_behind(now);
   members_.set_timer();
   check_quorum(now);
@@ -25,7 +26,7 @@ void Views::follow(Time now) {
 void Views::install(Time now, const View& view) {
   note_changes(now, view);
   if (has(view.joined, core_.config.rank)) {
-    rejoin(now, view);
+    learner_.rejoin(now, view);
   } else {
     keep_on(now, view);
   }
@@ -64,36 +65,8 @@ void Views::keep_on(Time now, const View& view) {
     members_.apply_fates(now, operation);
     requests_.schedule(now, operation);
   }
-  fail_lost_exact(now, view);
+  calls_.fail_lost_exact(now, view);
   for (std::uint64_t number : open) calls_.check_shard(now, number);
-}
-
-/// We are a member again. What we had decided or held may not be what the others agreed on: every operation
-/// that is not complete here is fetched anew, and only the fate of our contribution to it is still open.
-void Views::rejoin(Time now, const View& view) {
-  std::vector<LocalCall> begun;
-  for (const auto& [_, operation] : core_.operations.open()) {
-    if (!operation->begun()) continue;
-    operation->note_overwritten();
-    calls_.count_own(now, *operation);
-    begun.push_back(operation->call());
-  }
-  core_.operations.erase_open();
-  // Headers of views that we were not in do not count: some may have come back with less than we knew of.
-  for_each_rank(members_.membership.others(), [&](Rank rank) {
-    core_.peers[rank].completed = members_.membership.completed(rank);
-    core_.peers[rank].left = false;
-  });
-  core_.repairs.clear();  // asked for in another view, of what may not be held any more
-  for (LocalCall& call : begun) {
-    Operation& operation = calls_.make_operation(now, call.number, Scope::All, call.descriptor, call.stream);
-    const bool again = call.number >= view.cut;
-    if (again && !call.intact) call.contributes = false;
-    if (again && !call.contributes) call.weights = Weights(0);
-    calls_.begin_operation(now, operation, call);
-  }
-  fail_lost_exact(now, view);
-  for (const LocalCall& call : begun) calls_.check_shard(now, call.number);
 }
 
 bool Views::ends_at_once(Time now, std::uint64_t number) {
@@ -101,33 +74,8 @@ bool Views::ends_at_once(Time now, std::uint64_t number) {
   const View* const lost = members_.membership.history().failed_by(number, exact);
   const bool left_behind = members_.changes.standing().left_behind;
   if (left_behind) leave_behind(now);
-  if (!left_behind && lost != nullptr) fail_rank_lost(now, number, *lost);
+  if (!left_behind && lost != nullptr) calls_.fail_rank_lost(now, number, *lost);
   return left_behind || lost != nullptr;
-}
-
-/// Exact operations that needed a removed rank fail on all members. One that was not called yet fails when it
-/// is.
-void Views::fail_lost_exact(Time now, const View& view) {
-  for (std::uint64_t number : view.failed) {
-    const Descriptor* const called = calls_.descriptor_of(number);
-    const bool exact = called != nullptr && !called->bounded;
-    if (exact && number >= core_.progress.completed() && number < core_.progress.next_call())
-      fail_rank_lost(now, number, view);
-  }
-}
-
-void Views::fail_rank_lost(Time now, std::uint64_t number, const View& view) {
-  std::vector<Rank> removed;
-  std::string names;
-  for_each_rank(view.removed, [&](Rank rank) {
-    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
-    removed.push_back(rank);
-  });
-  calls_.fail(now, number, ErrorCode::RankLost,
-              names +
-                  " is no member of the group any more. The buffer has no result: repeat the operation on "
-                  "every remaining rank, or restart",
-              std::move(removed));
 }
 
 void Views::leave_behind(Time now) {
@@ -173,6 +121,8 @@ void Views::check_quorum(Time now) {
   }
   if (fail_finished(now)) return;
   too_few_since_ = std::min(too_few_since_, now);
+  // A rank that replays outside the view is not alone.
+  if (members_.changes.learning()) too_few_since_ = std::max(too_few_since_, members_.heard_at());
   const Time fails_at = too_few_since_ + core_.config.quorum_wait;
   if (now >= fails_at) return fail_too_few(now);  // later calls at once
   core_.timers.set({TimerKind::Quorum}, fails_at);

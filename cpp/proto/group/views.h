@@ -1,14 +1,14 @@
 // What becomes of calls and operations when members are removed, return or leave, or when too few are left.
 #pragma once
 
-#include "group/calls.h"
+#include "group/learner.h"
 
 namespace optireduce {
 
 class Views {
  public:
-  Views(Core& core, Members& members, Calls& calls, Requests& requests)
-      : core_(core), members_(members), calls_(calls), requests_(requests) {}
+  Views(Core& core, Members& members, Calls& calls, Requests& requests, Learner& learner)
+      : core_(core), members_(members), calls_(calls), requests_(requests), learner_(learner) {}
 
   /// After everything that may have moved the view change.
   void follow(Time now);
@@ -32,9 +32,6 @@ class Views {
   void install(Time now, const View& view);
   void note_changes(Time now, const View& view);
   void keep_on(Time now, const View& view);
-  void rejoin(Time now, const View& view);
-  void fail_lost_exact(Time now, const View& view);
-  void fail_rank_lost(Time now, std::uint64_t number, const View& view);
   bool fail_finished(Time now);
   void fail_too_few(Time now);
   void leave_behind(Time now);
@@ -44,6 +41,7 @@ class Views {
   Members& members_;
   Calls& calls_;
   Requests& requests_;
+  Learner& learner_;
   bool told_away_ = false, told_left_behind_ = false;
   Time too_few_since_ = Time::never();
 };

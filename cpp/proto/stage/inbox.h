@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/rank_mask.h"
 #include "geometry/schedule.h"
 #include "path/rtt.h"
 
@@ -39,6 +40,15 @@ class Inbox {
   void mark_last() { seen_last_ = true; }
   bool seen_last() const { return seen_last_; }
 
+  /// Whoever is asked has sent everything: what is missing is asked for at once.
+  void note_all_sent() { progress_at_ = requested_at_ = kNotYet; }
+  /// Ranks that do not have it any more.
+  void note_refusal(Rank rank) {
+    refused_by_ |= bit_of(rank);
+    requested_at_ = progress_at_ = kNotYet;
+  }
+  RankMask refused_by() const { return refused_by_; }
+
   /// When to ask for missing packets. A gap below something that arrived is soon suspicious; silence only
   /// after a while, doubled for requests in vain.
   Time request_due(const RepairTimers& timers) const;
@@ -50,6 +60,8 @@ class Inbox {
   void take_missing(Time now, const RepairTimers& timers, std::size_t limit, std::vector<RequestEntry>& out);
 
  private:
+  static constexpr Time kNotYet{};  // long before any packet
+
   bool has_fresh_gap() const { return fresh_gap_since_ != Time::never(); }
   bool has_gap() const { return first_hole_ < highest_chunk_ || gap_in_highest_; }
   void note_gap(Time now, std::uint32_t chunk);
@@ -67,6 +79,7 @@ class Inbox {
   Time requested_at_;
   int requests_in_vain_ = 0;
   bool seen_last_ = false;
+  RankMask refused_by_ = 0;
 };
 
 }  // namespace optireduce

@@ -36,8 +36,9 @@ enum class PacketType : std::uint8_t {
   Abstain = 8,       // the sender contributes nothing to this operation
   View = 9,          // a message about membership (views/view_messages.h)
   Check = 10,        // a hash of the sender's parameters, between two steps
+  Gone = 11,         // the sender has completed the operation, and no longer has this shard's decisions
   First = Contribution,
-  Last = Check
+  Last = Gone
 };
 
 constexpr bool is_data(PacketType type) {

@@ -24,6 +24,7 @@ from ..transport import Transport
 from .channel import snapshot_key
 from .donor import Boundary, Donor
 from .mend import Mender
+from .pace import Pace
 from .requests import Peers
 from .returner import Returner, group_finished
 from .service import Answer, Service
@@ -58,6 +59,8 @@ class Rejoin:
         self._kept: list[Any] = []
         self._donor = Donor()
         self._is_behind = False
+        self._replays = False
+        self._pace = Pace(transport.config.max_lag)
         self._follows = False
         self._has_stepped = False
         self._began = 0  # steps
@@ -81,7 +84,7 @@ class Rejoin:
     def finish(self) -> None:
         """This rank is about to leave the group."""
         self._donor.stop("finished")
-        if self._is_behind:
+        if self._is_behind or self._replays:
             _logger.warning(
                 "rank %d leaves the group although it was left behind: its parameters are older than those "
                 "of the others",
@@ -171,6 +174,7 @@ class Rejoin:
     def note_success(self) -> None:
         """A step has its gradients, and this rank is a member: it trains with the others."""
         self._attempts = 0
+        self._pace = Pace(self._transport.config.max_lag)
 
     def note_gradients(self) -> None:
         """A step has begun."""
@@ -189,17 +193,37 @@ class Rejoin:
         """The optimizer is about to step."""
         self._has_stepped = True
 
-    def before_forward(self, model: torch.nn.Module, step: int) -> int | None:
-        """The step that a snapshot has moved this rank to; None: none was needed."""
+    def before_forward(self, model: torch.nn.Module, step: int, exchanges: int) -> int | None:
+        """The step that a snapshot has moved this rank to; None: none was needed. ``exchanges``: of a
+        step."""
         self._donor.step = step
         is_boundary, self._has_stepped = self._has_stepped, False
         if not is_boundary:
             return None
-        if self._is_behind:
+        if self._is_behind or self._gives_up_replay(exchanges):
             return None if self._lacks_buckets(model) else self._come_back(model)
         if self._donor.is_asked:
             self._give(model, step)
         return None
+
+    def _gives_up_replay(self, exchanges: int) -> bool:
+        """While this rank replays what it missed: whether a snapshot is the better way."""
+        engine = self._transport.engine
+        behind = engine.behind()
+        if self._replays != (behind is not None):
+            self._replays = not self._replays
+            self._donor.stop("left behind") if self._replays else self._donor.resume()
+        if behind is None or self._advice():
+            return False
+        if not self._pace.is_too_slow(behind / max(exchanges, 1)) or not engine.give_up_replay():
+            return False
+        _logger.warning(
+            "rank %d is %d operations behind the others, and takes a snapshot instead of replaying them",
+            self._transport.rank,
+            behind,
+        )
+        self._is_behind = True
+        return True
 
     def _meet(self, exchange: Exchange) -> Peers:
         """Exchange ports. Every rank does, whether it has a service or not."""
@@ -320,8 +344,9 @@ class Rejoin:
             took = time.monotonic() - began
         finally:
             returner.release()  # only now: the others go on meanwhile
-        self._is_behind = False
+        self._is_behind = self._replays = False
         self._applied += 1
+        self._pace.begin_after_snapshot()
         self._donor.step = found.step
         self._donor.resume()
         _logger.warning(
