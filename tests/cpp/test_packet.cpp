@@ -139,7 +139,7 @@ TEST(fields_that_cannot_be_right_are_rejected) {
 
   // Types, scope, element type, reduction, bounded, and the byte that is always zero.
   const std::initializer_list<std::pair<std::size_t, std::uint8_t>> unknown = {
-      {1, 0},    {1, 10}, {1, 255}, {44, 4},   {44, 255}, {12, 5},
+      {1, 0},    {1, 11}, {1, 255}, {44, 4},   {44, 255}, {12, 5},
       {12, 255}, {13, 3}, {14, 2},  {14, 255}, {15, 1}};
   for (const auto& [at, value] : unknown) {
     packet = packet_of(sample_header(PacketType::Status));  // has no place that could be wrong
