@@ -205,8 +205,7 @@ class Run {
     network_.plan(since + kInterval, rank, [this, rank] {
       Group& group = network_.group(rank);
       const bool at_boundary = group.completed() % training_.buckets.size() == 0 && group.idle();
-      if (training_.gives_up_replay && at_boundary &&
-          group.behind().value_or(0) > 4 * training_.buckets.size())
+      if (training_.gives_up_replay && at_boundary && group.behind().value_or(0) > 0)
         give_ups_ += group.give_up_replay(network_.now()) ? 1 : 0;
       learned_ = learned_ || group.behind().value_or(0) > 0;
       if (group.left_behind()) want_snapshot(rank);
