@@ -30,6 +30,7 @@ struct Training {
   bool weighted = false;                   // see weighted_case.h
   /// Ranks that are left behind take over what the others have, so long after these captured it.
   std::optional<Duration> snapshots = {};
+  bool gives_up_replay = false;  // ranks that are far behind take a snapshot instead of replaying
 };
 
 /// The samples of a weighted step; none in some.
@@ -47,6 +48,9 @@ class Run {
   Run(const sim::SimOptions& options, const Training& training)
       : network_(options), training_(training), piece_(options.protocol.path.payload_bytes / sizeof(float)) {
     for (const sim::Restart& restart : options.restarts) look_after(restart.rank, restart.at);
+    for (const sim::Pause& pause : options.pauses) {
+      if (training.snapshots) look_after(pause.rank, pause.end);
+    }
   }
 
   /// Every rank runs its steps one after the other; false: no end within the limit.
@@ -105,6 +109,9 @@ class Run {
   const Training& training() const { return training_; }
   /// Values of a packet.
   std::size_t piece() const { return piece_; }
+  std::size_t give_ups() const { return give_ups_; }
+  /// Whether a rank was seen that replayed outside the view.
+  bool learned() const { return learned_; }
 
   /// A rank that is not a member any more may have applied a decision that the others made void. It knows.
   bool counts(Rank rank) const {
@@ -210,7 +217,12 @@ class Run {
   void look_after(Rank rank, Time since) {
     constexpr Duration kInterval = Duration::millis(5);
     network_.plan(since + kInterval, rank, [this, rank] {
-      if (network_.group(rank).left_behind()) want_snapshot(rank);
+      Group& group = network_.group(rank);
+      const bool at_boundary = group.completed() % training_.buckets.size() == 0 && group.idle();
+      if (training_.gives_up_replay && at_boundary && group.behind().value_or(0) > 0)
+        give_ups_ += group.give_up_replay(network_.now()) ? 1 : 0;
+      learned_ = learned_ || group.behind().value_or(0) > 0;
+      if (group.left_behind()) want_snapshot(rank);
       look_after(rank, network_.now());
     });
   }
@@ -284,7 +296,8 @@ class Run {
   sim::RunResult result_;
   std::map<Rank, Wanted> wanted_;         // by ranks that are left behind
   std::map<Rank, std::size_t> restored_;  // how many results are of a snapshot
-  std::size_t furthest_ = 0, restores_ = 0;
+  std::size_t furthest_ = 0, restores_ = 0, give_ups_ = 0;
+  bool learned_ = false;
 };
 
 }  // namespace decisioncase

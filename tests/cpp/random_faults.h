@@ -26,6 +26,7 @@ inline void add_return(std::uint64_t seed, Faulty& faulty) {
   sim::SimOptions& options = faulty.options;
   training.snapshots = Duration::millis(static_cast<std::int64_t>(random.below(60)));
   training.steps += 20 + random.below(60);
+  training.gives_up_replay = random.next() % 2 == 0;
   options.protocol.log_bytes = 10'000 + random.below(300'000);
   faulty.removes = true;
   const auto rank = static_cast<Rank>(random.below(options.ranks));
@@ -97,10 +98,12 @@ inline Faulty faulty_of(std::uint64_t seed) {
 }
 
 inline void describe(const Faulty& faulty, Run& run) {
-  std::printf("%d ranks, %zu steps, %zu pauses, %zu crashes, %zu restarts, %zu cuts, loss %g, %zu restored\n",
-              faulty.options.ranks, faulty.training.steps, faulty.options.pauses.size(),
-              faulty.options.crashes.size(), faulty.options.restarts.size(), faulty.options.cuts.size(),
-              faulty.options.link.loss, run.restores());
+  std::printf(
+      "%d ranks, %zu steps, %zu pauses, %zu crashes, %zu restarts, %zu cuts, loss %g, %zu restored, "
+      "%zu of them instead of a replay%s\n",
+      faulty.options.ranks, faulty.training.steps, faulty.options.pauses.size(),
+      faulty.options.crashes.size(), faulty.options.restarts.size(), faulty.options.cuts.size(),
+      faulty.options.link.loss, run.restores(), run.give_ups(), run.learned() ? ", some replayed" : "");
   for (const sim::Pause& pause : faulty.options.pauses)
     std::printf("pause of rank %d %lld to %lld ms\n", pause.rank,
                 static_cast<long long>(pause.begin.ns / 1'000'000),

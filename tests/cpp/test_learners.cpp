@@ -50,7 +50,7 @@ class Absence {
   Duration others() {
     std::vector<Values>& made = results.emplace_back(values_of(size_));
     for (Rank rank = 0; rank < size_; ++rank) {
-      if (rank != kAway && !has(dead, rank)) ranks.start(rank, Ranks::with(bounded(step), made[rank]));
+      if (rank != kAway && !has(dead, rank)) ranks.start(rank, Ranks::with(call(step), made[rank]));
     }
     ++step;
     ranks.run(is_cut ? Duration::millis(5) : kStep);
@@ -73,7 +73,7 @@ class Absence {
   /// The next step of the rank that is behind. Whether it ended.
   bool replay(Duration time = kStep) {
     values.assign(kElements, 1000.0f);  // nobody gets this
-    ranks.start(kAway, Ranks::with(bounded(next), values));
+    ranks.start(kAway, Ranks::with(call(next), values));
     ranks.run(time);
     return take();
   }
@@ -86,6 +86,12 @@ class Absence {
     }
     return false;
   }
+  /// The first step that it missed is bounded in any case.
+  Call call(std::uint64_t at) const {
+    Call made = bounded(at);
+    made.descriptor.bounded = !is_exact || at == first();
+    return made;
+  }
   std::uint64_t first() const { return step - results.size(); }
 
  private:
@@ -95,7 +101,7 @@ class Absence {
   Ranks ranks;
   std::function<bool(Rank, Rank, const Header&)> loses;
   std::uint64_t step = 0, next = 0;
-  bool is_cut = false;
+  bool is_cut = false, is_exact = false;
   std::size_t gone = 0;
   RankMask dead = 0;
   std::vector<std::vector<Values>> results;
@@ -224,6 +230,19 @@ TEST(a_rank_that_an_owner_does_not_answer_asks_the_others) {
   };
   CHECK(away.replay(kLong));
   CHECK(away.error == ErrorCode::None);
+}
+
+// Without a deadline a sum needs all members: it was none when the others made it.
+TEST(exact_operations_are_replayed_alike) {
+  Absence away;
+  away.is_exact = true;
+  away.miss(10);
+  for (int i = 0; i < 11 && !away.is_member(); ++i) {
+    CHECK(away.replay());
+    CHECK(away.error == ErrorCode::None);
+  }
+  CHECK(away.is_member() || away.next + 3 > away.step);
+  CHECK(all_are(away.results.back()[0], 3.0f));
 }
 
 // Whatever it sends in the name of the view that it observes.
