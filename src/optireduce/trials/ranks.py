@@ -53,38 +53,57 @@ class Ranks:
         self._gate_closed = True
         self._buffers = [b""] * len(seats)
         self._living = set(range(len(seats)))
+        self._place = place
+        self._commands = [[python, "-m", module, seat] for seat in seats]
+        self._selector = selectors.DefaultSelector()
         self.processes: list[subprocess.Popen[bytes]] = []
         manager = PmiServer(len(seats)) if mpi else None
-        for rank, seat in enumerate(seats):
-            command = [python, "-m", module, seat]
+        for rank in range(len(seats)):
             variables, descriptor = ({}, None) if manager is None else manager.seat(rank)
-            with self._errors_of(rank).open("wb") as errors:
-                process = place.popen(
-                    rank,
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    env=os.environ | variables,
-                    pass_fds=() if descriptor is None else (descriptor,),
-                )
-            self.processes.append(process)
+            self.processes.append(self._start(rank, variables, descriptor))
         if manager is not None:
             manager.all_started()
 
     def __enter__(self) -> Ranks:
         return self
 
+    def restart(self, rank: int) -> None:
+        """Start the program of a rank again, whose process was killed. It must not wait at gates that the
+        others have passed."""
+        old = self.processes[rank]
+        old.kill()
+        old.wait(_STOP_SECONDS)
+        if old.stdout in {key.fileobj for key in self._selector.get_map().values()}:
+            self._selector.unregister(old.stdout)
+        _close_pipes(old)
+        self._buffers[rank] = b""
+        self._living.add(rank)
+        self.processes[rank] = self._start(rank, {}, None)
+
+    def _start(self, rank: int, variables: dict[str, str], descriptor: int | None) -> subprocess.Popen[bytes]:
+        with self._errors_of(rank).open("ab") as errors:
+            process: subprocess.Popen[bytes] = self._place.popen(
+                rank,
+                self._commands[rank],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | variables,
+                pass_fds=() if descriptor is None else (descriptor,),
+            )
+        assert process.stdout is not None
+        self._selector.register(process.stdout, selectors.EVENT_READ, rank)
+        return process
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in self.processes:
             process.kill()
+        self._selector.close()
         for process in self.processes:
             process.wait(_STOP_SECONDS)
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
+            _close_pipes(process)
         self._folder.cleanup()
 
     def records(
@@ -99,23 +118,19 @@ class Ranks:
         ``begin`` is called when all ranks are ready. From then on ranks at the gate go on as soon as all are
         there.
         """
-        with selectors.DefaultSelector() as selector:
-            for rank, process in enumerate(self.processes):
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, rank)
-            heard = time.monotonic()
-            while selector.get_map():
-                for key, _ in selector.select(tick_seconds):
-                    heard = time.monotonic()
-                    read = os.read(key.fd, 1 << 16)
-                    if read:
-                        yield from self._lines(key.data, read, begin)
-                    else:
-                        selector.unregister(key.fileobj)
-                        self._check_end(key.data, expected_dead)
-                if time.monotonic() - heard > _SILENCE_SECONDS:
-                    raise RankFailed(f"no rank told anything for {_SILENCE_SECONDS:.0f} s")
-                yield None
+        heard = time.monotonic()
+        while self._selector.get_map():
+            for key, _ in self._selector.select(tick_seconds):
+                heard = time.monotonic()
+                read = os.read(key.fd, 1 << 16)
+                if read:
+                    yield from self._lines(key.data, read, begin)
+                else:
+                    self._selector.unregister(key.fileobj)
+                    self._check_end(key.data, expected_dead)
+            if time.monotonic() - heard > _SILENCE_SECONDS:
+                raise RankFailed(f"no rank told anything for {_SILENCE_SECONDS:.0f} s")
+            yield None
 
     def _lines(self, rank: int, read: bytes, begin: Callable[[], None]) -> Iterator[tuple[int, Record]]:
         *lines, self._buffers[rank] = (self._buffers[rank] + read).split(b"\n")
@@ -158,3 +173,9 @@ class Ranks:
 
     def _errors_of(self, rank: int) -> Path:
         return Path(self._folder.name) / f"rank{rank}"
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()

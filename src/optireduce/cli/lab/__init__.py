@@ -14,6 +14,7 @@ from .flood import flood
 from .kill import kill
 from .pauses import pauses
 from .replicas import replicas
+from .returns import returns
 from .run import run
 from .soak import soak
 
@@ -34,6 +35,7 @@ lab.command()(pauses)
 lab.command()(kill)
 lab.command()(cut)
 lab.command()(busy)
+lab.command()(returns)
 lab.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
 
 __all__ = ["lab"]
