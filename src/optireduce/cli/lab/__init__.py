@@ -15,6 +15,7 @@ from .kill import kill
 from .pauses import pauses
 from .replicas import replicas
 from .restart import restart
+from .returns import returns
 from .run import run
 from .soak import soak
 
@@ -36,6 +37,7 @@ lab.command()(kill)
 lab.command()(restart)
 lab.command()(cut)
 lab.command()(busy)
+lab.command()(returns)
 lab.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
 
 __all__ = ["lab"]
