@@ -117,15 +117,6 @@ TEST(an_exact_mean_divides_by_the_weights) {
   CHECK_EQ(owner.scatter.contributed_weight(), std::uint64_t{4});
 }
 
-TEST(a_fixed_divisor_is_taken_instead_of_the_weights) {
-  OperationSetup setup = Stages::setup_of(0, 2, ReduceOp::Mean, false);
-  setup.fixed_divisor = 4;
-  Stages owner(setup);
-  owner.begin(4, 30);
-  owner.contribute(1, 0, kPackets, 8, 50);
-  CHECK_EQ(owner.value_of(0), 3.0F);
-}
-
 TEST(best_effort_divides_by_what_came_but_by_half_of_the_ranks_at_least) {
   OperationSetup setup = Stages::setup_of(0, 4, ReduceOp::Mean);
   setup.best_effort = true;

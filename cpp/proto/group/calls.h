@@ -21,7 +21,7 @@ class Calls {
   /// Begins the calls that may begin.
   void begin_waiting(Time now);
   /// An operation that nothing was known of, for its first packet or for the call.
-  Operation& make_operation(Time now, std::uint64_t number, Scope scope, const Descriptor& descriptor,
+  Operation& make_operation(Time now, std::uint64_t number, const Descriptor& descriptor,
                             std::uint32_t stream);
 
   /// The process's part of it begins. Owners do not wait for a contribution that will not come.
@@ -30,7 +30,7 @@ class Calls {
   /// same.
   void count_own(Time now, const Operation& operation) { count_own(report_of(now, operation)); }
 
-  /// Something happened to an operation: goes on to its next stage, or ends it. It need not exist after that.
+  /// Something happened to an operation: ends it, if that is all. It need not exist after that.
   void advance(Time now, Operation& operation);
   /// Closes our shard of an operation if its deadline has passed.
   void check_shard(Time now, std::uint64_t number);
@@ -67,7 +67,6 @@ class Calls {
   bool may_begin(const LocalCall& call) const;
   void begin(Time now, LocalCall call);
   bool refuse(Time now, const LocalCall& call, const Operation& operation);
-  void begin_stage(Time now, std::uint64_t number, Scope scope);
   void check_best_effort(Time now, Operation& operation);
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);

@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "geometry/routes.h"
 #include "operation/best_effort.h"
-#include "operation/grid.h"
 #include "path/rtt.h"
 #include "wire/seal.h"
 

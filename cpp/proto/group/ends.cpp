@@ -8,27 +8,7 @@
 namespace optireduce {
 
 void Calls::advance(Time now, Operation& operation) {
-  const Scope scope = operation.setup().scope;
-  if (scope == Scope::All) {
-    if (operation.number() == core_.progress.completed()) complete_ready(now);
-    return;
-  }
-  if (!operation.complete()) return;
-  if (scope == Scope::RowResult) return complete_ready(now);
-  begin_stage(now, operation.number(), scope == Scope::Row ? Scope::Column : Scope::RowResult);
-}
-
-/// Each stage of a grid begins when the one before has what it needs.
-void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
-  Operation* operation = core_.operations.find_open(number, scope);
-  if (operation != nullptr && operation->begun()) return;
-  const LocalCall call = call_after(*core_.operations.find_open(number, Scope::Row), scope);
-  if (operation == nullptr) operation = &make_operation(now, number, scope, call.descriptor, call.stream);
-  for (const Rank rank : operation->setup().members) {
-    if (core_.peers[rank].left) return reject_deserted(now, number, call.descriptor, rank);
-  }
-  begin_operation(now, *operation, call);
-  advance(now, *operation);
+  if (operation.number() == core_.progress.completed()) complete_ready(now);
 }
 
 void Calls::check_shard(Time now, std::uint64_t number) {
@@ -69,9 +49,7 @@ void Calls::check_best_effort(Time now, Operation& operation) {
 void Calls::complete_ready(Time now) {
   for (;;) {
     const std::uint64_t number = core_.progress.completed();
-    const bool grid = !core_.config.rows.empty();
-    Operation* operation = grid ? core_.operations.find_open(number, Scope::RowResult) : nullptr;
-    if (operation == nullptr) operation = core_.operations.find_open(number);
+    Operation* const operation = core_.operations.find_open(number);
     if (operation == nullptr || !operation->complete() || !members_.may_hand_over()) return;
     finish(now, *operation);
   }
@@ -81,26 +59,22 @@ void Calls::finish(Time now, Operation& operation) {
   const std::uint64_t number = operation.number();
   const std::uint64_t digest = digest_of(operation);
   operation.finish(core_.residuals);
-  if (const Operation* row = core_.operations.find_open(number, Scope::Row)) widen_from_grid(*row);
   Report report = report_of(now, operation);
   learn(now, operation);
-  for (const auto& [_, stage] : core_.operations.stages(number)) {
-    if (stage->begun()) let_go(*stage);
-  }
+  let_go(operation);
   core_.operations.move_to_log(number);
   core_.progress.complete(digest);
   note_completed(now, std::move(report));
 }
 
-/// The process's part of one stage is over.
+/// The process's part is over.
 void Calls::let_go(Operation& operation) {
   for (Rank place = 0; place < operation.places(); ++place) {
     const Rank rank = operation.rank_at(place);
     if (rank == core_.config.rank) continue;
-    if (const auto last = operation.scatter().outbox(place).last_sent_at())
-      core_.peers[rank].window.on_go_on(*last);
+    if (const auto last = operation.exchange().last_sent_to(place)) core_.peers[rank].window.on_go_on(*last);
   }
-  operation.finish(core_.residuals);
+  operation.exchange().drop_relays();
   if (operation.call().stays_readable) return;
   // A rank that is removed and returns fetches everything of an operation anew.
   const bool whole = core_.config.elastic();
@@ -152,10 +126,6 @@ void Calls::check_multicast() {
 
 Report Calls::report_of(Time now, const Operation& operation) const {
   Report report = ledger_of(operation, now);
-  if (const Operation* row = core_.operations.find_open(operation.number(), Scope::Row)) {
-    report.bytes = row->bytes();
-    report.elapsed = now - row->call().called_at;
-  }
   report.view = members_.view().number;
   report.own.oldest_steps = core_.residuals.oldest(core_.progress.step_of(operation.number()));
   report.policy = policy(operation.bytes());
@@ -187,7 +157,7 @@ void Calls::learn(Time now, const Operation& operation) {
 /// completed, or to a snapshot that was taken for it. Later than any: there is none.
 std::uint64_t Calls::wanted_by_removed() const {
   const Operations::Range log = core_.operations.log();
-  const std::uint64_t first = log.empty() ? core_.progress.completed() : log.front().first.first;
+  const std::uint64_t first = log.empty() ? core_.progress.completed() : log.front().first;
   const std::uint64_t snapshot = core_.operations.oldest_snapshot(first);
   std::uint64_t least = ~std::uint64_t{0};
   for (const Peer& peer : core_.peers) {
@@ -209,8 +179,8 @@ void Calls::forget_old() {
   const Operations::Range log = core_.operations.log();
   for (auto newest = log.end(); newest != log.begin();) {
     --newest;
-    bytes += newest->second->exchange().bucket().engine_bytes();
-    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(newest->first.first + 1, all_have));
+    bytes += newest->second->exchange().engine_bytes();
+    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(newest->first + 1, all_have));
   }
   if (completed > kMostLogged) least = std::max(least, completed - kMostLogged);
   core_.operations.forget_below(least);
@@ -226,11 +196,11 @@ bool Calls::is_kept_whole(std::uint64_t number) const {
 
 void Calls::release() {
   const std::uint64_t least = members_.least_completed();
-  for (const auto& [key, operation] : core_.operations.log()) {
+  for (const auto& [number, operation] : core_.operations.log()) {
     if (!operation->exchange().bucket().begun()) continue;
-    const bool lacked = key.first >= least && core_.operations.log_bytes() < core_.config.log_bytes;
-    const bool counted_on = members_.changes.changing() || members_.membership.must_keep(key.first);
-    const bool others = lacked || counted_on || is_kept_whole(key.first);
+    const bool lacked = number >= least && core_.operations.log_bytes() < core_.config.log_bytes;
+    const bool counted_on = members_.changes.changing() || members_.membership.must_keep(number);
+    const bool others = lacked || counted_on || is_kept_whole(number);
     operation->exchange().detach(core_.config.elastic(), others, members_.orphans_of(*operation));
   }
 }

@@ -1,6 +1,7 @@
 #include "group/members.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace optireduce {
@@ -27,9 +28,9 @@ std::uint64_t floor_of(const Core& core) {
 
 std::vector<OpenOperation> open_in(const Core& core) {
   std::vector<OpenOperation> open;
-  for (const auto& [key, operation] : core.operations.open()) {
+  for (const auto& [number, operation] : core.operations.open()) {
     const bool decided = operation->scatter().undecided_packets() == 0;
-    open.push_back({key.first, !operation->descriptor().bounded, decided});
+    open.push_back({number, !operation->descriptor().bounded, decided});
   }
   return open;
 }
@@ -77,6 +78,13 @@ Members::Members(Core& core)
       pieces_(core.config.size),
       cutters_(core.config.size) {
   set_timer();  // a restarted process asks to come in
+}
+
+std::vector<Rank> Members::owners(std::uint64_t operation) const {
+  if (core_.config.elastic()) return membership.owners(operation);
+  std::vector<Rank> everybody(core_.config.size);
+  std::iota(everybody.begin(), everybody.end(), Rank{0});
+  return everybody;
 }
 
 std::uint64_t Members::least_completed() const {

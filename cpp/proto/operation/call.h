@@ -32,9 +32,8 @@ struct Call {
 struct LocalCall : Call {
   std::uint64_t number = 0;
   Time called_at;
-  WideMemory grid_wide = {};  // of the whole bucket, where stages exchange the narrow data itself
-  bool contributes = true;    // false: the gradient is dropped, because this rank was not a member in time
-  bool intact = true;         // false: decisions that do not count any more have overwritten some of it
+  bool contributes = true;  // false: the gradient is dropped, because this rank was not a member in time
+  bool intact = true;       // false: decisions that do not count any more have overwritten some of it
 
   bool adds() const { return contributes && weight != 0; }
   Time fails_at() const { return called_at + timeout; }

@@ -159,18 +159,17 @@ std::vector<Rank> waiting_for(const Operation& operation) {
   std::uint32_t most_missing = 1;
   for (Rank place = 0; place < operation.places(); ++place) {
     if (place == operation.setup().me) continue;
-    const ReduceScatter& scatter = operation.scatter();
-    const std::uint32_t missing = scatter.lacks(place) ? scatter.inbox(place).missing_packets() : 0;
+    const std::uint32_t missing = operation.exchange().missing_from(place);
     if (missing > most_missing) furthest_behind.clear();
     if (missing >= most_missing) furthest_behind.push_back(operation.rank_at(place));
     most_missing = std::max(most_missing, missing);
-    if (!operation.gather().complete(place)) owners.push_back(operation.rank_at(place));
+    if (operation.exchange().lacks_decisions_from(place)) owners.push_back(operation.rank_at(place));
   }
   return furthest_behind.empty() ? owners : furthest_behind;
 }
 
 std::string describe_wait(const Operation& operation, Rank rank) {
-  const bool contribution = operation.scatter().lacks(operation.place_of(rank));
+  const bool contribution = operation.exchange().lacks(operation.place_of(rank));
   return "rank " + std::to_string(rank) + (contribution ? " (its contribution)" : " (its decisions)");
 }
 

@@ -32,7 +32,7 @@ void Operation::begin(Time now, const LocalCall& call, Residuals& residuals) {
   for (Rank owner = 0; owner < places(); ++owner)
     take_over_shard(owner, before[gather().index(owner)], residuals);
   if (setup().serves()) note_begun(now, setup().me);
-  exchange_.scatter().begin(call.contributes ? call.weight : 0, bucket);
+  exchange_.begin(call.contributes ? call.weight : 0);
 }
 
 /// What was decided before the process began goes into its memory, and what it would have contributed there
@@ -96,9 +96,12 @@ void Operation::finish(Residuals& residuals) {
 std::uint32_t Operation::accept_contribution(Time now, const ReceivedRun& run) {
   const Rank from = place_of(run.header.sender);
   note_begun(run.received_at, from);
-  exchange_.gather().note_received(from, static_cast<std::uint32_t>(run.header.detail >> 32));
-  if ((run.header.flags & kFlagLast) != 0) exchange_.scatter().inbox(from).mark_last();
-  const std::uint32_t fresh = exchange_.scatter().accept(now, from, run, exchange_.bucket());
+  const Rank owner = gather().owner(run.header.shard);
+  ReduceScatter& collector = *exchange_.collector(run.header.shard);
+  if (!setup().tells_sets() || !collector.stands_for_row(from))
+    exchange_.gather().note_received(owner, from, static_cast<std::uint32_t>(run.header.detail >> 32));
+  if ((run.header.flags & kFlagLast) != 0) collector.inbox(from).mark_last();
+  const std::uint32_t fresh = collector.accept(now, from, run, exchange_.bucket());
   if (fresh != 0) progress_at = now;
   return fresh;
 }
@@ -107,7 +110,7 @@ std::uint32_t Operation::accept_decision(Time now, const ReceivedRun& run, Resid
   const Rank owner = gather().owner(run.header.shard);
   if (place_of(run.header.sender) == owner) note_begun(run.received_at, owner);
   if ((run.header.flags & kFlagLast) != 0) exchange_.gather().inbox(owner).mark_last();
-  const std::uint64_t fresh = exchange_.gather().accept(now, owner, run);
+  const std::uint64_t fresh = exchange_.accept_decisions(now, run);
   if (fresh == 0) return 0;
   const Shard& shard = gather().shard(owner);
   const std::uint32_t first = run.header.offset / shard.payload_bytes;
@@ -126,7 +129,7 @@ void Operation::note_abstention(Time now, Rank from) {
   const Rank place = place_of(from);
   if (place == kNoPlace || !setup().serves()) return;
   note_begun(now, place);
-  exchange_.scatter().note_abstention(place, exchange_.bucket());
+  exchange_.note_abstention(place);
 }
 
 // ---- Decisions
@@ -147,7 +150,7 @@ void Operation::make_void(Rank owner_rank, std::uint32_t chunk, std::uint64_t pa
     if (carries_along()) keep_excluded(owner, packet, residuals);
     exchange_.bucket().zero(gather().index(owner), shard, packet);
   });
-  exchange_.gather().make_void(owner, chunk, open);
+  exchange_.make_void(owner, chunk, open);
 }
 
 }  // namespace optireduce
