@@ -76,7 +76,7 @@ class Config:
     bounded: bool = True
     """Give gradients through attach() a deadline. Contributions that arrive later are excluded from the mean,
     and ``delivery`` says what becomes of them. False: gradients wait for every rank. Every other operation
-    (collectives of the backend, Communicator, Budget, groups in a grid) is exact in any case."""
+    (collectives of the backend, Communicator, Budget, groups of more than 64 ranks) is exact in any case."""
 
     delivery: Literal["carry", "best-effort"] = "carry"
     """"carry": all ranks get the same result, bit by bit, and an excluded contribution is added to the same

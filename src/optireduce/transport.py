@@ -184,7 +184,7 @@ class Transport:
     ) -> Operation:
         """Begin an in-place all-reduce; the n-th call on every rank is the same operation.
 
-        ``bounded``: it may have a deadline, if ``Config.bounded`` allows it and the group is no grid. Then
+        ``bounded``: it may have a deadline, if ``Config.bounded`` allows it. Then
         ``stream`` names the bucket and its layout, the same on all ranks: residuals are kept by it.
         ``narrow``: it may travel as ``Config.wire`` says. ``step``: the training step, which never falls;
         None: that of the call before. ``scale``: of the values, which a GradScaler multiplied by it.
@@ -206,7 +206,7 @@ class Transport:
                 form.dtype.code,
                 op,
                 timeout_seconds or self.timeout_seconds,
-                bounded=bounded and self.config.bounded and not self.is_grid,
+                bounded=bounded and self.config.bounded,
                 weight=weight,
                 stream=stream,
                 step=self._step,

@@ -30,9 +30,9 @@ std::uint64_t Calls::take(Time now, const Call& call) {
   check(call);
   LocalCall local{call, core_.progress.take_number(call.step), now};
   local.step = core_.progress.step_of(local.number);
-  // Decisions name at most 64 ranks, and none of a grid's: there operations are exact.
+  // Decisions name at most 64 ranks, and a grid knows no best effort: there operations are exact.
   const GroupConfig& config = core_.config;
-  if (!config.rows.empty() || (config.delivery == Delivery::Carry && config.size > 64))
+  if (config.delivery == Delivery::Carry ? config.size > 64 : !config.rows.empty())
     local.descriptor.bounded = false;
   if (config.size == 1) local.wide = {};  // nothing will ever travel
   core_.waiting.push_back(local);

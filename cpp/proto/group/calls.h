@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "group/requests.h"
+#include "operation/deadline.h"
 #include "operation/time_model.h"
 
 namespace optireduce {
@@ -13,7 +14,7 @@ namespace optireduce {
 class Calls {
  public:
   Calls(Core& core, Members& members, Requests& requests)
-      : core_(core), members_(members), requests_(requests), times_(core.config.exclude_at_most) {}
+      : core_(core), members_(members), requests_(requests), times_(core.config.exclude_at_most), row_times_(core.config.exclude_at_most) {}
 
   /// Takes the next number for a call, which waits then. Throws std::invalid_argument before it has changed
   /// anything.
@@ -67,6 +68,9 @@ class Calls {
   bool may_begin(const LocalCall& call) const;
   void begin(Time now, LocalCall call);
   bool refuse(Time now, const LocalCall& call, const Operation& operation);
+  Act check_own(Time now, const Operation& operation) const;
+  Act check_relays(Time now, const Operation& operation) const;
+  void note_oldest(Rank rank, ShardState& state) const;
   void check_best_effort(Time now, Operation& operation);
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);
@@ -84,7 +88,8 @@ class Calls {
   Core& core_;
   Members& members_;
   Requests& requests_;
-  TimeModel times_;
+  TimeModel times_;      // of contributions to our shards
+  TimeModel row_times_;  // of our row's to the shards that we relay
 };
 
 }  // namespace optireduce

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "group/calls.h"
-#include "operation/deadline.h"
 #include "operation/ledger.h"
 
 namespace optireduce {
@@ -15,22 +14,52 @@ void Calls::check_shard(Time now, std::uint64_t number) {
   Operation* const operation = core_.operations.find_open(number);
   if (operation == nullptr || !operation->descriptor().bounded) return;
   if (operation->setup().best_effort) return check_best_effort(now, *operation);
-  const ReduceScatter& scatter = operation->scatter();
-  if (scatter.undecided_packets() == 0 || number >= members_.changes.reach_end()) return;
-  ShardState state{.half_begun_at = operation->half_begun_at(),
-                   .deadline = times_.deadline(operation->setup().stream),
-                   .hears_quorum = members_.hears_quorum(now, *operation)};
-  for (Rank place = 0; place < operation->places(); ++place) {
-    const Rank rank = operation->rank_at(place);
-    if (!scatter.lacks(place)) continue;
-    const std::uint8_t oldest = rank == core_.config.rank ? core_.oldest_residual : core_.peers[rank].oldest;
-    state.oldest_missing = std::max(state.oldest_missing, oldest);
-  }
-  const Act verdict = decide(now, state);
-  if (!verdict.close) return core_.timers.set({TimerKind::Shard, number}, verdict.ask_again);
+  if (number >= members_.changes.reach_end()) return;
+  const Act relays = check_relays(now, *operation), own = check_own(now, *operation);
+  if (relays.close) operation->close_relays(now);
+  core_.timers.set({TimerKind::Shard, number}, std::min(relays.ask_again, own.ask_again));
+  if (!own.close) return;
   core_.progress.touch(number);
   operation->close(now, ClosedBy::Deadline);
   advance(now, *operation);
+}
+
+Act Calls::check_own(Time now, const Operation& operation) const {
+  if (operation.scatter().undecided_packets() == 0) return {};
+  const std::uint32_t stream = operation.setup().stream;
+  ShardState state{.half_begun_at = operation.half_begun_at(),
+                   .deadline = times_.deadline(stream),
+                   .hears_quorum = members_.hears_quorum(now, operation)};
+  // A relay may wait for its row as long as we would for ours, and then its sum has to come.
+  const std::optional<Duration> of_rows = row_times_.deadline(stream);
+  if (state.deadline && of_rows) state.deadline = std::max(*state.deadline, *of_rows + *times_.usual(stream));
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (operation.scatter().lacks(place)) note_oldest(operation.rank_at(place), state);
+  }
+  return decide(now, state);
+}
+
+Act Calls::check_relays(Time now, const Operation& operation) const {
+  const std::vector<Relay>& relays = operation.exchange().relays();
+  const auto lacks = [&](Rank place) {
+    return std::ranges::any_of(relays, [place](const Relay& relay) { return relay.sums().lacks(place); });
+  };
+  ShardState state{.half_begun_at = operation.half_row_begun_at(),
+                   .deadline = row_times_.deadline(operation.setup().stream),
+                   .hears_quorum = members_.hears_quorum(now, operation)};
+  bool open = false;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (!lacks(place)) continue;
+    open = true;
+    note_oldest(operation.rank_at(place), state);
+  }
+  return open ? decide(now, state) : Act{};
+}
+
+/// Of a rank whose contribution is missing.
+void Calls::note_oldest(Rank rank, ShardState& state) const {
+  const std::uint8_t oldest = rank == core_.config.rank ? core_.oldest_residual : core_.peers[rank].oldest;
+  state.oldest_missing = std::max(state.oldest_missing, oldest);
 }
 
 void Calls::check_best_effort(Time now, Operation& operation) {
@@ -148,9 +177,12 @@ void Calls::learn(Time now, const Operation& operation) {
   if (operation.setup().best_effort && operation.descriptor().bounded)
     return core_.best_effort.learn(now, operation);
   const std::uint32_t stream = operation.setup().stream;
-  if (stream != 0 && operation.scatter().shard().packets() != 0)
-    times_.learn(now, stream, core_.progress.step_of(operation.number()), operation.bytes(),
-                 arrivals_of(operation, now));
+  if (stream == 0) return;
+  const std::uint64_t step = core_.progress.step_of(operation.number());
+  if (operation.scatter().shard().packets() != 0)
+    times_.learn(now, stream, step, operation.bytes(), arrivals_of(operation, now));
+  if (operation.half_row_begun_at() != Time::never())
+    row_times_.learn(now, stream, step, operation.bytes(), row_arrivals_of(operation, now));
 }
 
 /// The first operation that a rank lacks that was removed and can return: the log reaches back to what it has

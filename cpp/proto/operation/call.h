@@ -120,7 +120,7 @@ struct Report {
   std::vector<Excluded> excluded;
   std::uint64_t void_bytes = 0;  // of the bucket: no contribution was in time, the result is zero
   OwnBytes own;
-  std::vector<Rank> non_finite;  // ranks whose contributions to our shard were not finite
+  std::vector<Rank> non_finite;  // ranks whose contributions that we added up were not finite
   Lateness late;
   PolicySnapshot policy;
   Losses lost;

@@ -73,9 +73,22 @@ void Operation::keep_excluded(Rank owner, std::uint32_t packet, Residuals& resid
 void Operation::note_begun(Time now, Rank place) {
   if (begun_at_[place] != Time::never()) return;
   begun_at_[place] = now;
-  const auto begun =
-      std::count_if(begun_at_.begin(), begun_at_.end(), [](Time at) { return at != Time::never(); });
-  if (half_begun_at_ == Time::never() && begun * 2 >= places()) half_begun_at_ = now;
+  const auto gives = [this](Rank each) { return each == setup().me || setup().takes_from(each, setup().me); };
+  if (half_begun_at_ == Time::never() && half_have_begun(gives)) half_begun_at_ = now;
+  if (exchange_.relays().empty() || half_row_begun_at_ != Time::never()) return;
+  const auto in_row = [this](Rank each) { return each == setup().me || setup().gives_to(each); };
+  if (half_have_begun(in_row)) half_row_begun_at_ = now;
+}
+
+template <typename Counts>
+bool Operation::half_have_begun(Counts counts) const {
+  std::size_t all = 0, begun = 0;
+  for (Rank place = 0; place < places(); ++place) {
+    if (!counts(place)) continue;
+    ++all;
+    begun += begun_at_[place] != Time::never() ? 1 : 0;
+  }
+  return begun * 2 >= all;
 }
 
 void Operation::note_overwritten() {
@@ -138,6 +151,11 @@ void Operation::close(Time now, ClosedBy reason, std::uint32_t undecided_packets
   closed_by_ = std::max(closed_by_, reason);
   closed_at_ = std::min(closed_at_, now);
   exchange_.scatter().close(exchange_.bucket(), undecided_packets);
+}
+
+void Operation::close_relays(Time now) {
+  relays_closed_at_ = std::min(relays_closed_at_, now);
+  exchange_.close_relays();
 }
 
 void Operation::make_void(Rank owner_rank, std::uint32_t chunk, std::uint64_t packets, Residuals& residuals) {

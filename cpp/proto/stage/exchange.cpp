@@ -72,6 +72,12 @@ bool Exchange::lacks_decisions_from(Rank place) const {
   return false;
 }
 
+std::set<Rank> Exchange::non_finite() const {
+  std::set<Rank> places = scatter_.non_finite();
+  for (const Relay& relay : relays_) places.insert(relay.sums().non_finite().begin(), relay.sums().non_finite().end());
+  return places;
+}
+
 std::uint32_t Exchange::sent_at(Rank owner, std::uint32_t packet) const {
   const Relay* const relay = relay_for(owner);
   return relay != nullptr ? relay->sent_at(packet) : scatter_.outbox(owner).sent_at(packet);

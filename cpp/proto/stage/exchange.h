@@ -2,6 +2,7 @@
 // out, repairs, and what is kept for those who may still ask. The local process's part is operation.h.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "stage/all_gather.h"
@@ -40,6 +41,8 @@ class Exchange {
   std::uint32_t missing_from(Rank place) const;
   /// Whether decisions are missing that this member hands us.
   bool lacks_decisions_from(Rank place) const;
+  /// Places whose contributions were not finite.
+  std::set<Rank> non_finite() const;
   /// When our contribution to that packet was last sent; 0: it was not.
   std::uint32_t sent_at(Rank owner, std::uint32_t packet) const;
   /// When any contribution was last sent to that place; nothing: none was.

@@ -133,7 +133,11 @@ void ReduceScatter::give_up(std::uint32_t index, std::uint64_t packets) {
   const std::uint64_t open = packets & shard_.full_mask(index) & ~chunks_[index].decided;
   chunks_[index].decided |= open;
   undecided_ -= static_cast<std::uint32_t>(std::popcount(open));
-  for (Inbox& inbox : inboxes_) inbox.give_up(index, open);
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    const std::uint64_t late = open & ~inboxes_[place].received(index);
+    if (waited_[place]) excluded_[place] += static_cast<std::uint32_t>(std::popcount(late));
+    inboxes_[place].give_up(index, open);
+  }
   tidy(index);
 }
 
