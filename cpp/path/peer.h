@@ -11,7 +11,7 @@ namespace optireduce {
 struct Peer {
   Rank rank = 0;
   std::uint32_t incarnation = 0;     // which process of the rank
-  bool linked = false;               // we exchange packets with it at all: in a grid only our row and column
+  bool linked = false;               // we exchange packets with it at all: in a large grid only our row and column
   bool heard = false;                // at least one authentic packet
   bool left = false;                 // said goodbye, or counts as gone
   bool lost = false;                 // because it was silent where membership is fixed

@@ -1,5 +1,5 @@
-// A grid of two rows, {0, 1} and {2, 3}, at rank 0: it relays its row's contributions to the shard of rank 2, adds
-// up its row and the sum of rank 2's for its own shard, and hands on the decisions of rank 2.
+// A grid of two rows, {0, 1} and {2, 3}, at rank 0: it relays its row's contributions to the shard of rank 2,
+// adds up its row and the sum of rank 2's for its own shard, and hands on the decisions of rank 2.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -32,8 +32,8 @@ struct Rank0 {
     exchange.begin(weight);
   }
   Rank index(Rank owner) const { return exchange.gather().index(owner); }
-  ReceivedRun run(PacketType type, Rank from, Rank owner, std::uint32_t first, std::uint32_t packets, float value,
-                  std::uint64_t detail) {
+  ReceivedRun run(PacketType type, Rank from, Rank owner, std::uint32_t first, std::uint32_t packets,
+                  float value, std::uint64_t detail) {
     return wire.run(type, from, index(owner), first, packets, value, detail);
   }
   void contribute(Rank from, Rank owner, std::uint32_t first, std::uint32_t packets, float value,
@@ -172,8 +172,8 @@ TEST(a_decision_includes_whom_the_sums_include) {
   Rank0 rank(in_grid(true));
   rank.begin(1);
   rank.contribute(1, 0, 0, kPackets, 2);
-  rank.contribute(2, 0, 0, 2, 4, 0b0100);           // rank 3 is late
-  rank.contribute(2, 0, 2, 1, 0, 0);                // both are
+  rank.contribute(2, 0, 0, 2, 4, 0b0100);                 // rank 3 is late
+  rank.contribute(2, 0, 2, 1, 0, 0);                      // both are
   rank.exchange.scatter().close(rank.exchange.bucket());  // and of the last packet nothing has come
   const Decided& decided = rank.exchange.scatter().decided();
   CHECK_EQ(decided.detail(0), std::uint64_t{0b0111});
@@ -263,7 +263,8 @@ TEST(a_relay_keeps_what_its_row_may_lack) {
   const std::uint64_t all = Shard::mask_of(0, kPackets);
   CHECK_EQ(rank.exchange.to_repair(PacketType::Decision, rank.index(2), {0, all}, asked), all);
   CHECK(rank.exchange.fill_repair(
-      {.type = PacketType::Decision, .to = 1, .shard = rank.index(2), .chunk = 0, .packets = all}, rank.batch));
+      {.type = PacketType::Decision, .to = 1, .shard = rank.index(2), .chunk = 0, .packets = all},
+      rank.batch));
   CHECK_EQ(rank.sent(0), 5.0F);
 }
 
@@ -284,7 +285,8 @@ TEST(sums_that_were_lost_are_sent_again_with_their_sets) {
   CHECK_EQ(lost(2, 501), all);
   CHECK_EQ(lost(1, 501), std::uint64_t{0});  // has no use for it
   CHECK(rank.exchange.fill_repair(
-      {.type = PacketType::Contribution, .to = 2, .shard = rank.index(2), .chunk = 0, .packets = all}, rank.batch));
+      {.type = PacketType::Contribution, .to = 2, .shard = rank.index(2), .chunk = 0, .packets = all},
+      rank.batch));
   CHECK_EQ(rank.batch.packets, 2u);
   CHECK_EQ(rank.batch.detail, std::uint64_t{0b11});
   CHECK_EQ(rank.sent(0), 11.0F);

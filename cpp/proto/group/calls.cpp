@@ -32,7 +32,7 @@ std::uint64_t Calls::take(Time now, const Call& call) {
   local.step = core_.progress.step_of(local.number);
   // Decisions name at most 64 ranks, and a grid knows no best effort: there operations are exact.
   const GroupConfig& config = core_.config;
-  if (config.delivery == Delivery::Carry ? config.size > 64 : !config.rows.empty())
+  if (config.delivery == Delivery::Carry ? config.size > kMostNamed : !config.rows.empty())
     local.descriptor.bounded = false;
   if (config.size == 1) local.wide = {};  // nothing will ever travel
   core_.waiting.push_back(local);

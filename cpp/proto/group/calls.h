@@ -14,7 +14,11 @@ namespace optireduce {
 class Calls {
  public:
   Calls(Core& core, Members& members, Requests& requests)
-      : core_(core), members_(members), requests_(requests), times_(core.config.exclude_at_most), row_times_(core.config.exclude_at_most) {}
+      : core_(core),
+        members_(members),
+        requests_(requests),
+        times_(core.config.exclude_at_most),
+        row_times_(core.config.exclude_at_most) {}
 
   /// Takes the next number for a call, which waits then. Throws std::invalid_argument before it has changed
   /// anything.

@@ -15,6 +15,9 @@ enum class Delivery : std::uint8_t {
   BestEffort,  // the papers' transport: what is missing at a deadline is lost
 };
 
+/// Decisions and views name at most so many ranks.
+constexpr Rank kMostNamed = 64;
+
 struct GroupConfig {
   Rank rank = 0;
   Rank size = 1;
@@ -60,7 +63,7 @@ struct GroupConfig {
   bool multicast = false;
 
   bool elastic() const {
-    return !fixed_membership && rows.empty() && delivery == Delivery::Carry && size > 1 && size <= 64;
+    return !fixed_membership && rows.empty() && delivery == Delivery::Carry && size > 1 && size <= kMostNamed;
   }
   /// Whether a call fails without one of the ranks: they are neither removed nor left out.
   bool needs_everybody(bool bounded) const { return !elastic() && (delivery == Delivery::Carry || !bounded); }

@@ -59,7 +59,8 @@ struct Core {
     Peer peer;
     peer.rank = rank;
     peer.incarnation = incarnation;
-    peer.linked = routes.links(config.rank, rank);
+    // How far ranks are, and how old their residuals, counts also for those who exchange no data with them.
+    peer.linked = rank != config.rank && (config.size <= kMostNamed || routes.links(config.rank, rank));
     peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
     peer.rtt = RttEstimator(config.path);
     return peer;

@@ -32,9 +32,10 @@ Act Calls::check_own(Time now, const Operation& operation) const {
                    .hears_quorum = members_.hears_quorum(now, operation)};
   // A relay may wait for its row as long as we would for ours, and then its sum has to come.
   const std::optional<Duration> of_rows = row_times_.deadline(stream);
-  if (state.deadline && of_rows) state.deadline = std::max(*state.deadline, *of_rows + *times_.usual(stream));
+  if (state.deadline && of_rows) state.deadline = *state.deadline + *of_rows;
   for (Rank place = 0; place < operation.places(); ++place) {
-    if (operation.scatter().lacks(place)) note_oldest(operation.rank_at(place), state);
+    if (!operation.scatter().lacks(place)) continue;
+    for (const Rank rank : operation.setup().contributors(place)) note_oldest(rank, state);
   }
   return decide(now, state);
 }

@@ -108,10 +108,10 @@ void fill_holes(const Operation& operation, Losses& lost) {
 
 /// How the contributions of one place came.
 struct Course {
-  Time complete;            // never: something is missing
-  Time closed;              // by a deadline
-  std::uint32_t excluded;   // packets
-  std::uint32_t packets;    // of all
+  Time complete;           // never: something is missing
+  Time closed;             // by a deadline
+  std::uint32_t excluded;  // packets
+  std::uint32_t packets;   // of all
 };
 
 Arrival arrival_of(Time from, Time began, const Course& course, Time now) {

@@ -74,7 +74,8 @@ bool Exchange::lacks_decisions_from(Rank place) const {
 
 std::set<Rank> Exchange::non_finite() const {
   std::set<Rank> places = scatter_.non_finite();
-  for (const Relay& relay : relays_) places.insert(relay.sums().non_finite().begin(), relay.sums().non_finite().end());
+  for (const Relay& relay : relays_)
+    places.insert(relay.sums().non_finite().begin(), relay.sums().non_finite().end());
   return places;
 }
 

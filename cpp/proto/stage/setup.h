@@ -52,6 +52,11 @@ struct OperationSetup {
   bool speaks_for_row(Rank place) const {
     return routes != nullptr && place != me && routes->same_column(place, me);
   }
+  /// The ranks whose contributions to our shard that place gives us.
+  std::vector<Rank> contributors(Rank place) const {
+    if (!speaks_for_row(place)) return {members[place]};
+    return routes->rows()[routes->row_of(place)];
+  }
   /// Means are added up in parts of this size: a sum of a row might be too large for its type.
   double part() const {
     return routes == nullptr || descriptor.op != ReduceOp::Mean ? 1.0
