@@ -45,15 +45,14 @@ void add_return(std::uint64_t seed, Faulty& faulty) {
   }
 }
 
-/// In some runs the ranks stand in rows. Membership is fixed there: ranks are late, but none is lost.
-bool add_rows(std::uint64_t seed, sim::SimOptions& options) {
+/// In some runs the ranks stand in rows.
+void add_rows(std::uint64_t seed, sim::SimOptions& options) {
   sim::Random random(~seed * 3);
-  if (!random.chance(0.25)) return false;
+  if (!random.chance(0.25)) return;
   const auto rows = static_cast<Rank>(2 + random.below(3)), columns = static_cast<Rank>(2 + random.below(3));
   options.ranks = static_cast<Rank>(rows * columns);
   options.protocol.rows.resize(rows);
   for (Rank rank = 0; rank < options.ranks; ++rank) options.protocol.rows[rank / columns].push_back(rank);
-  return true;
 }
 
 /// Everything follows from the seed.
@@ -63,7 +62,7 @@ Faulty faulty_of(std::uint64_t seed) {
   sim::SimOptions& options = faulty.options;
   options.seed = seed;
   options.ranks = static_cast<Rank>(2 + random.below(seed % 7 == 0 ? 15 : 5));
-  const bool grid = add_rows(seed, options);
+  add_rows(seed, options);
   options.protocol.quorum_wait = Duration::millis(3'000);
   options.egress = {2e8, 0};
   options.ingress = {2e8, 256 * 1024};
@@ -96,7 +95,7 @@ Faulty faulty_of(std::uint64_t seed) {
       faulty.removes = true;
     }
   }
-  if (!grid && random.chance(0.25)) {
+  if (random.chance(0.25)) {
     options.crashes.push_back({static_cast<Rank>(random.below(options.ranks)), at(random.below(span))});
     faulty.removes = true;
   }
@@ -111,8 +110,7 @@ Faulty faulty_of(std::uint64_t seed) {
     }
     faulty.removes = true;
   }
-  if (!grid) add_return(seed, faulty);
-  faulty.removes = faulty.removes && !grid;
+  add_return(seed, faulty);
   return faulty;
 }
 
@@ -132,8 +130,8 @@ std::string why_two_views(const Run& run) {
 }
 
 void describe(const Faulty& faulty, Run& run) {
-  std::printf("%d ranks, %zu steps, %zu pauses, %zu crashes, %zu restarts, %zu cuts, loss %g, %zu restored\n",
-              faulty.options.ranks, faulty.training.steps, faulty.options.pauses.size(),
+  std::printf("%d ranks in %zu rows, %zu steps, %zu pauses, %zu crashes, %zu restarts, %zu cuts, loss %g, %zu restored\n",
+              faulty.options.ranks, faulty.options.protocol.rows.size(), faulty.training.steps, faulty.options.pauses.size(),
               faulty.options.crashes.size(), faulty.options.restarts.size(), faulty.options.cuts.size(),
               faulty.options.link.loss, run.restores());
   for (const sim::Pause& pause : faulty.options.pauses)

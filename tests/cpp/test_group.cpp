@@ -325,7 +325,7 @@ TEST(a_refused_call_takes_no_number_and_changes_nothing) {
 
 // It has contributed, but its decisions are still to come.
 TEST(a_rank_that_leaves_ends_the_call_on_all_ranks_of_a_grid) {
-  GroupConfig config;
+  GroupConfig config = fixed();
   config.rows = {{0, 1}, {2, 3}};
   Ranks ranks(4, config);
   std::vector<Values> values = values_of(4);

@@ -115,8 +115,8 @@ Operation& Calls::make_operation(Time now, std::uint64_t number, const Descripto
                        .best_effort = config.delivery == Delivery::BestEffort,
                        .payload_bytes = config.path.payload_bytes,
                        .order_seed = config.shuffle && descriptor.bounded ? config.seal.shared_number() : 0};
-  const bool routed = !core_.routes.flat() && descriptor.op != ReduceOp::Gather;
-  if (routed) setup.routes = &core_.routes;
+  const bool complete = setup.places() == config.size;
+  if (complete && !core_.routes.flat() && descriptor.op != ReduceOp::Gather) setup.routes = &core_.routes;
   if (members_.membership.serves(config.rank, number)) setup.me = setup.place_of(config.rank);
   Operation& operation = core_.operations.add(std::make_unique<Operation>(std::move(setup), now));
   members_.apply_fates(now, operation);

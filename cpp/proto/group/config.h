@@ -21,7 +21,7 @@ constexpr Rank kMostNamed = 64;
 struct GroupConfig {
   Rank rank = 0;
   Rank size = 1;
-  Rows rows;  // operations in a grid are exact
+  Rows rows;  // the way that packets take while all ranks are members; see geometry/routes.h
   Seal seal;  // tells packets of this session from those of strangers and of older sessions
   PathOptions path;
 
@@ -43,8 +43,8 @@ struct GroupConfig {
   /// The share of contributions that deadlines may exclude.
   double exclude_at_most = 0.05;
 
-  /// A rank that leaves or is silent ends operations with an error. Always so in grids, in best effort and
-  /// above 64 ranks.
+  /// A rank that leaves or is silent ends operations with an error. Always so in best effort and above 64
+  /// ranks.
   bool fixed_membership = false;
   /// Which process of this rank it is, counted from 0. A restarted one is no member: it is left behind, and a
   /// snapshot brings it in.
@@ -63,7 +63,7 @@ struct GroupConfig {
   bool multicast = false;
 
   bool elastic() const {
-    return !fixed_membership && rows.empty() && delivery == Delivery::Carry && size > 1 && size <= kMostNamed;
+    return !fixed_membership && delivery == Delivery::Carry && size > 1 && size <= kMostNamed;
   }
   /// Whether a call fails without one of the ranks: they are neither removed nor left out.
   bool needs_everybody(bool bounded) const { return !elastic() && (delivery == Delivery::Carry || !bounded); }

@@ -195,7 +195,10 @@ void Members::set_timer() {
 bool Members::may_accept(const Operation& operation, const ReceivedRun& run) const {
   const Rank from = run.header.sender;
   if (halted() || !view().contains(from) || operation.number() >= changes.reach_end()) return false;
-  if (run.header.type == PacketType::Decision) return !has(changes.deaf(), from);
+  if (run.header.type == PacketType::Decision) {
+    const Rank owner = operation.rank_at(operation.gather().owner(run.header.shard));
+    return !has(changes.deaf(), from) && !has(changes.deaf(), owner);  // a relay may have them too
+  }
   const bool waits = !operation.descriptor().bounded && changes.changing();
   return membership.serves(from, operation.number()) && !waits;
 }

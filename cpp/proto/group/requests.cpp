@@ -48,11 +48,12 @@ Time Requests::ask_for(Time now, const Operation& operation, Inbox& inbox, Rank 
   return now + timers.retry;
 }
 
-/// For decisions: who hands them to us. Of an owner that is gone any holder can tell them, and they are asked
+/// For decisions: who hands them to us. If our relay is gone, their owner; of an owner that is gone any holder can tell them, and they are asked
 /// in turn.
 Rank Requests::whom_to_ask(const Operation& operation, Rank owner) const {
   RankMask turn = members_.holders(operation, operation.rank_at(owner));
-  if (turn == 0) return operation.rank_at(operation.setup().above(operation.setup().me, owner));
+  const Rank above = operation.rank_at(operation.setup().above(operation.setup().me, owner));
+  if (turn == 0) return members_.membership.serves(above, operation.number()) ? above : operation.rank_at(owner);
   const Inbox& inbox = operation.gather().inbox(owner);
   for (int skip = inbox.requests_in_vain() % count_of(turn); skip > 0; --skip) turn &= turn - 1;
   return lowest_of(turn);

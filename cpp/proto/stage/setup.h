@@ -19,7 +19,7 @@ struct OperationSetup {
   Rank rank = 0;                   // ours
   std::vector<Rank> members;       // owners of its shards, in rank order
   Rank me = kNoPlace;              // our place; none: we only listen
-  const Routes* routes = nullptr;  // of a grid, of which all ranks are members; none: packets go directly
+  const Routes* routes = nullptr;  // of a grid, of which all ranks are members; null: packets go directly
   bool best_effort = false;        // what is missing is left out of the mean, and nobody carries it over
   std::uint32_t payload_bytes = 0;
   std::uint64_t order_seed = 0;  // 0: packets in the order of memory
@@ -37,7 +37,9 @@ struct OperationSetup {
   // ---- Ways through a grid: see geometry/routes.h. In one a place is a rank
 
   /// Who takes that place's contributions to the owner's shard, and hands it the decisions.
-  Rank above(Rank place, Rank owner) const { return routes == nullptr ? owner : routes->above(place, owner); }
+  Rank above(Rank place, Rank owner) const {
+    return routes == nullptr || place == kNoPlace ? owner : routes->above(place, owner);
+  }
   /// Whether that place gives us its contributions to the owner's shard.
   bool takes_from(Rank place, Rank owner) const {
     return serves() && place != me && place != owner && above(place, owner) == me;
