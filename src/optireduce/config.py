@@ -161,7 +161,7 @@ class Config:
     """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
     others. 1: flat. The group's size must be a multiple of it. "auto": the ranks of a host make a row where
     all hosts have equally many, and more than one; else flat below 128 ranks, and above rows are about as
-    many as ranks in each. Operations in a grid are exact."""
+    many as ranks in each."""
 
     operation_log: str = ""
     """File that gets one JSON object for each operation (fields: ``optireduce.operation_log``); ``{rank}`` in

@@ -41,8 +41,6 @@ class Connection:
     """The same on every rank, another in every session. No secret."""
     hosts: int
     """Different addresses among the ranks; the same number on every rank."""
-    grid: bool
-    """Whether the ranks stand in rows and columns."""
     addresses: list[str]
     """Of every rank."""
     secret: bytes = field(repr=False)
@@ -70,7 +68,7 @@ def connect(
         engine = connector.run(step_seconds)
         if not connector.rows:
             multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
-        return Connection(engine, seed, connector.hosts, bool(connector.rows), addresses, secret)
+        return Connection(engine, seed, connector.hosts, addresses, secret)
     except BaseException:
         connector.abandon()
         raise

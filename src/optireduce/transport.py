@@ -150,7 +150,7 @@ class Transport:
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
         self.rank_lost: RankLostError | None = None  # where membership is fixed, of the first operation
         found = connect(exchange, config, self.timeout_seconds, master, fixed_membership)
-        self.engine, self.seed, self._hosts, self.is_grid = found.engine, found.seed, found.hosts, found.grid
+        self.engine, self.seed, self._hosts = found.engine, found.seed, found.hosts
         self.addresses, self.secret = found.addresses, found.secret
         self.advice_to_left_behind: Callable[[], str] = str
         self._idle = IdleBuffers()

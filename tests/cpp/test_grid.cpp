@@ -1,5 +1,6 @@
 // Grids: the same results as flat, on every rank the same, and the same deadlines.
 #include <cmath>
+#include <set>
 #include <stdexcept>
 
 #include "decision_case.h"
@@ -236,6 +237,52 @@ TEST(a_relay_serves_for_a_process_that_has_not_begun) {
   CHECK_EQ(run.why_not_conserved(), std::string());
   for (const Rank rank : {Rank{1}, Rank{2}})
     CHECK(run.result().reports[18 * training.buckets.size()][rank]->elapsed < Duration::millis(150));
+}
+
+// A member that is away would leave its row without a relay.
+TEST(without_a_rank_the_others_go_on_flat_and_in_rows_again_when_it_is_back) {
+  decisioncase::Training training;
+  training.steps = 150;
+  training.stays_readable = false;
+  training.snapshots = Duration::millis(10);
+  training.compute.assign(6, std::vector<Duration>(training.steps, Duration::millis(8)));
+  sim::SimOptions options = grid_of(6, 3, 3);
+  options.crashes.push_back({4, Time{} + Duration::millis(100)});
+  options.restarts.push_back({4, Time{} + Duration::millis(200)});
+  decisioncase::Run run(options, training);
+  CHECK(run.run());
+  CHECK_EQ(run.restores(), 1u);
+  CHECK_EQ(run.why_different(), std::string());
+  std::set<std::size_t> sizes;
+  for (const auto& reports : run.result().reports) {
+    CHECK(reports[0]->error == ErrorCode::None);
+    sizes.insert(reports[0]->members.size());
+  }
+  CHECK((sizes == std::set<std::size_t>{5, 6}));
+  for (Rank rank = 0; rank < 6; ++rank) {
+    CHECK_EQ(inspect(run.network().group(rank)).members.size(), 6u);
+    CHECK(inspect(run.network().group(rank)).routed);
+  }
+}
+
+// For ever: the run ends with five.
+TEST(what_a_dead_relay_had_is_excluded_and_what_its_row_lacks_comes_from_the_owners) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    decisioncase::Training training;
+    training.steps = 40;
+    training.compute.assign(6, std::vector<Duration>(training.steps, Duration::millis(3)));
+    sim::SimOptions options = grid_of(6, 2, seed);
+    options.link.loss = 0.01;
+    options.crashes.push_back({static_cast<Rank>(seed % 6), Time{} + Duration::micros(60'000 + 37 * seed)});
+    decisioncase::Run run(options, training);
+    CHECK(run.run());
+    CHECK_EQ(run.why_different(), std::string());
+    for (const auto& reports : run.result().reports) {
+      for (Rank rank = 0; rank < 6; ++rank) {
+        if (rank != seed % 6) CHECK_EQ(reports[rank]->message, std::string());
+      }
+    }
+  }
 }
 
 TEST(a_rank_that_dies_ends_operations_at_their_timeout_on_every_rank) {
