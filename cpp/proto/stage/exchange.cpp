@@ -28,6 +28,14 @@ const Relay* Exchange::relay_for(Rank owner) const {
   return found == relays_.end() ? nullptr : &*found;
 }
 
+template <typename Visit>
+void Exchange::for_each_owner_above(Rank place, Visit visit) const {
+  const Routes* const routes = setup_.routes;
+  if (routes == nullptr || !setup_.serves() || routes->same_column(setup_.me, place)) return visit(place);
+  if (!routes->same_row(setup_.me, place)) return;
+  for (Rank row = 0; row < routes->rows().size(); ++row) visit(routes->in_row(row, place));
+}
+
 // ---- Contributions
 
 ReduceScatter* Exchange::collector(Rank index) {
@@ -66,10 +74,9 @@ std::uint32_t Exchange::missing_from(Rank place) const {
 }
 
 bool Exchange::lacks_decisions_from(Rank place) const {
-  for (Rank owner = 0; owner < setup_.places(); ++owner) {
-    if (setup_.above(setup_.me, owner) == place && !gather_.complete(owner)) return true;
-  }
-  return false;
+  bool lacks = false;
+  for_each_owner_above(place, [&](Rank owner) { lacks = lacks || !gather_.complete(owner); });
+  return lacks;
 }
 
 std::set<Rank> Exchange::non_finite() const {
@@ -86,12 +93,11 @@ std::uint32_t Exchange::sent_at(Rank owner, std::uint32_t packet) const {
 
 std::optional<std::uint32_t> Exchange::last_sent_to(Rank place) const {
   std::optional<std::uint32_t> last;
-  for (Rank owner = 0; owner < setup_.places(); ++owner) {
-    if (setup_.above(setup_.me, owner) != place) continue;
+  for_each_owner_above(place, [&](Rank owner) {
     const Relay* const relay = relay_for(owner);
     const auto sent = relay != nullptr ? relay->last_sent_at() : scatter_.outbox(owner).last_sent_at();
     if (sent && (!last || not_before(*sent, *last))) last = sent;
-  }
+  });
   return last;
 }
 
@@ -138,9 +144,7 @@ void Exchange::remove_member(Rank rank) {
   const Rank place = setup_.place_of(rank);
   if (place == kNoPlace || place == setup_.me) return;
   gather_.stop_sending_to(place);
-  for (Rank owner = 0; owner < setup_.places(); ++owner) {
-    if (setup_.above(setup_.me, owner) == place) scatter_.outbox(owner).stop();
-  }
+  for_each_owner_above(place, [&](Rank owner) { scatter_.outbox(owner).stop(); });
   if (Relay* const relay = relay_for(place)) relay->stop();
   if (!setup_.descriptor.bounded) return;
   scatter_.stop_waiting_for(place, bucket_);
@@ -283,10 +287,9 @@ bool Exchange::holds_back(PacketType type, Rank rank) const {
   if (type == PacketType::Decision) return gather_.holds_back(scatter_.decided(), place);
   const Relay* const relay = relay_for(place);
   if (relay != nullptr && !relay->all_sent()) return true;
-  for (Rank owner = 0; owner < setup_.places(); ++owner) {
-    if (setup_.above(setup_.me, owner) == place && !scatter_.outbox(owner).all_sent()) return true;
-  }
-  return false;
+  bool waits = false;
+  for_each_owner_above(place, [&](Rank owner) { waits = waits || !scatter_.outbox(owner).all_sent(); });
+  return waits;
 }
 
 // ---- Memory after the end

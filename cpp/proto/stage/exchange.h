@@ -107,6 +107,9 @@ class Exchange {
   std::uint64_t contribution_detail(Rank owner, std::uint32_t packet) const;
   std::uint32_t equal_run(const Repair& repair, Rank owner, std::uint32_t first, std::uint32_t most) const;
   bool has_added(Rank owner, const ReceivedRun& run) const;
+  /// Calls visit(owner) for every owner whose decisions we get from that place.
+  template <typename Visit>
+  void for_each_owner_above(Rank place, Visit visit) const;
   Relay* relay_for(Rank owner);
   const Relay* relay_for(Rank owner) const;
 

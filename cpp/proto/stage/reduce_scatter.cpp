@@ -15,7 +15,7 @@ ReduceScatter::ReduceScatter(const OperationSetup& setup, const Schedule& schedu
       owner_(owner),
       index_(setup.serves() ? schedule.shard_of(owner) : Rank{0}),
       shard_(setup.serves() ? schedule.shard(index_) : Shard{}),
-      inboxes_(setup.places(), Inbox(shard_, now)),
+      inboxes_(setup.places()),
       complete_at_(setup.places(), Time::never()),
       weights_(setup.places(), 0),
       excluded_(setup.places(), 0),
@@ -29,7 +29,11 @@ ReduceScatter::ReduceScatter(const OperationSetup& setup, const Schedule& schedu
   for (Rank place = 0; place < setup.places(); ++place) {
     const bool ours = setup.serves() && place == setup.me;
     waited_[place] = ours || (setup.adds() && takes_from(place));
-    if (!ours && !takes_from(place)) abstained_[place] = true;
+    if (ours || takes_from(place)) {
+      inboxes_[place] = Inbox(shard_, now);
+    } else {
+      abstained_[place] = true;
+    }
   }
   if (owner != setup.me) return;
   outboxes_.reserve(setup.places());
@@ -134,6 +138,7 @@ void ReduceScatter::give_up(std::uint32_t index, std::uint64_t packets) {
   chunks_[index].decided |= open;
   undecided_ -= static_cast<std::uint32_t>(std::popcount(open));
   for (Rank place = 0; place < setup_.places(); ++place) {
+    if (place != setup_.me && !takes_from(place)) continue;
     const std::uint64_t late = open & ~inboxes_[place].received(index);
     if (waited_[place]) excluded_[place] += static_cast<std::uint32_t>(std::popcount(late));
     inboxes_[place].give_up(index, open);
