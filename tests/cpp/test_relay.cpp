@@ -200,8 +200,19 @@ TEST(what_nobody_contributed_to_is_void_in_a_grid_too) {
   CHECK_EQ(rank.decided(1), 0.0F);
 }
 
-// The decision has replaced our contribution: it must not be added up.
-TEST(what_was_decided_without_our_sum_is_not_added_up_any_more) {
+TEST(what_was_decided_without_our_sum_is_not_waited_for) {
+  Rank0 rank(in_grid(true));
+  rank.begin(1);
+  CHECK(rank.exchange.lacks(1));
+  rank.exchange.collector(rank.index(0))->close(rank.exchange.bucket());
+  rank.decide(0, 3, 100, 0b1100);
+  CHECK(rank.exchange.lacks(1));
+  rank.decide(3, 1, 100, 0b1100);
+  CHECK(!rank.exchange.relays().front().sums().lacks(1));
+}
+
+// The decision has replaced our contribution: a sum of both must not leave.
+TEST(what_was_decided_without_our_sum_is_not_sent_any_more) {
   Rank0 rank(in_grid(true));
   rank.begin(1);
   rank.decide(0, 1, 100, 0b1100);
