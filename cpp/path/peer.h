@@ -10,18 +10,18 @@ namespace optireduce {
 
 struct Peer {
   Rank rank = 0;
-  std::uint32_t incarnation = 0;     // which process of the rank
-  bool linked = false;               // we exchange packets with it at all: in a grid only our row and column
-  bool heard = false;                // at least one authentic packet
-  bool left = false;                 // said goodbye, or counts as gone
-  bool lost = false;                 // because it was silent where membership is fixed
-  std::uint64_t completed = 0;       // it has finished all operations below
-  std::uint32_t newest = 0;          // the latest timestamp seen from it ...
-  Time newest_at;                    // ... and when
-  std::uint32_t echo = 0;            // the latest of our timestamps that it has seen
-  bool echoed = false;               // it has seen any
-  std::uint64_t told = 0;            // the last `completed` of ours that was sent to it
-  std::uint8_t oldest = 0;           // age of its oldest residual in steps, as it said last
+  std::uint32_t incarnation = 0;  // which process of the rank
+  bool linked = false;          // we exchange packets with it at all: in a large grid only our row and column
+  bool heard = false;           // at least one authentic packet
+  bool left = false;            // said goodbye, or counts as gone
+  bool lost = false;            // because it was silent where membership is fixed
+  std::uint64_t completed = 0;  // it has finished all operations below
+  std::uint32_t newest = 0;     // the latest timestamp seen from it ...
+  Time newest_at;               // ... and when
+  std::uint32_t echo = 0;       // the latest of our timestamps that it has seen
+  bool echoed = false;          // it has seen any
+  std::uint64_t told = 0;       // the last `completed` of ours that was sent to it
+  std::uint8_t oldest = 0;      // age of its oldest residual in steps, as it said last
   Time answer_due = Time::never();   // it wants to know what has arrived
   Time go_on_due = Time::never();    // it waits for us to decide what it has sent
   Time pinged_at;                    // while stuck

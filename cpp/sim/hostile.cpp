@@ -54,7 +54,7 @@ Bytes mangled(Bytes packet, Rank ranks, Random& random) {
       if (random.chance(0.5)) {
         packet[offsetof(Header, type)] = std::byte{0};  // no type is 0 ...
       } else {
-        packet[offsetof(Header, scope)] |= std::byte{0x80};  // ... no scope 128
+        packet[offsetof(Header, zero)] |= std::byte{0x80};  // ... not zero
       }
       break;
     case 2:

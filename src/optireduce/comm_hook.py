@@ -64,7 +64,7 @@ def attach(
     Gradients have a deadline (``Config.bounded``). A contribution that arrives later is added to the next
     step of the same rank, and all ranks always get the same gradients, bit by bit. Gradients are exact in the
     first step, in the first step after DDP has rebuilt its buckets, with ``find_unused_parameters``, under
-    ``join()``, in a grid, and for float64.
+    ``join()``, in groups of more than 64 ranks, and for float64.
 
     With the ``optimizer`` that trains the model, steps that exclude too much are skipped on all ranks
     (``Config.skip_above``), and ``optimizer.step()`` after a failed backward pass raises the original error.

@@ -78,7 +78,8 @@ class Config:
     arrive later are excluded from the mean, and ``delivery`` says what becomes of them. "all": also
     all-reduces of the backend and of a Communicator that name a stream, so that a rank's late contribution is
     added to its next one to the same values; needs ``delivery="carry"``. False: gradients wait for every
-    rank. Every other operation (collectives without a stream, groups in a grid) is exact in any case."""
+    rank. Every other operation (collectives without a stream, weighted means in a grid, groups of more than
+    64 ranks) is exact in any case."""
 
     delivery: Literal["carry", "best-effort"] = "carry"
     """"carry": all ranks get the same result, bit by bit, and an excluded contribution is added to the same
@@ -171,7 +172,7 @@ class Config:
     """Rows of a grid (grid.md): ranks exchange within their row and within their column instead of with all
     others. 1: flat. The group's size must be a multiple of it. "auto": the ranks of a host make a row where
     all hosts have equally many, and more than one; else flat below 128 ranks, and above rows are about as
-    many as ranks in each. Operations in a grid are exact."""
+    many as ranks in each."""
 
     operation_log: str = ""
     """File that gets one JSON object for each operation (fields: ``optireduce.operation_log``); ``{rank}`` in

@@ -41,8 +41,6 @@ class Connection:
     """The same on every rank, another in every session. No secret."""
     hosts: int
     """Different addresses among the ranks; the same number on every rank."""
-    grid: bool
-    """Whether the ranks stand in rows and columns."""
     addresses: list[str]
     """Of every rank."""
     secret: bytes = field(repr=False)
@@ -53,6 +51,8 @@ class Connection:
     """Of every rank: its UDP port for each other rank."""
     grants: list[int] = field(default_factory=list)
     """Of every rank: what a peer may have unanswered towards it."""
+    rows: list[list[int]] = field(default_factory=list)
+    """Of a grid; empty: the group is flat."""
 
 
 def connect(
@@ -76,17 +76,16 @@ def connect(
         engine = connector.run(step_seconds)
         if not connector.rows:
             multicast.settle(engine, exchange, config, addresses, seed, step_seconds)
-        grid = bool(connector.rows)
         return Connection(
             engine,
             seed,
             connector.hosts,
-            grid,
             addresses,
             secret,
             connector.mtu,
             connector.ports,
             connector.grants,
+            connector.rows,
         )
     except BaseException:
         connector.abandon()

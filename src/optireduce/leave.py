@@ -50,8 +50,8 @@ class Leaving:
         transport = self._transport
         if reasons:
             return f"the loop makes collectives outside optireduce: {'; '.join(reasons)}"
-        if transport.is_grid or transport.size > 64 or transport.config.delivery != "carry":
-            return 'the group is a grid, has more than 64 ranks, or delivery is not "carry"'
+        if transport.size > 64 or transport.config.delivery != "carry":
+            return 'the group has more than 64 ranks, or delivery is not "carry"'
         return ""
 
     def require_possible(self, what: str, reasons: list[str]) -> None:

@@ -155,7 +155,7 @@ class Transport:
         self.timeout_seconds = config.timeout_seconds or timeout_seconds
         self.rank_lost: RankLostError | None = None  # where membership is fixed, of the first operation
         found = (connector or connect)(exchange, config, self.timeout_seconds, master, fixed_membership)
-        self.engine, self.seed, self._hosts, self.is_grid = found.engine, found.seed, found.hosts, found.grid
+        self.engine, self.seed, self._hosts = found.engine, found.seed, found.hosts
         self.addresses, self.secret = found.addresses, found.secret
         self.advice_to_left_behind: Callable[[], str] = str
         self._idle = IdleBuffers()
@@ -190,7 +190,7 @@ class Transport:
     ) -> Operation:
         """Begin an in-place all-reduce; the n-th call on every rank is the same operation.
 
-        ``bounded``: it may have a deadline, if ``Config.bounded`` allows it and the group is no grid. Then
+        ``bounded``: it may have a deadline, if ``Config.bounded`` allows it. Then
         ``stream`` names the bucket and its layout, the same on all ranks: residuals are kept by it.
         ``narrow``: it may travel as ``Config.wire`` says. ``step``: the training step; None: that of the call
         before. ``scale``: of the values, which a GradScaler multiplied by it.
@@ -212,7 +212,7 @@ class Transport:
                 form.dtype.code,
                 op,
                 timeout_seconds or self.timeout_seconds,
-                bounded=bounded and bool(self.config.bounded) and not self.is_grid,
+                bounded=bounded and bool(self.config.bounded),
                 weight=weight,
                 stream=stream,
                 step=self._step + self._streams.steps,
@@ -241,7 +241,7 @@ class Transport:
         """Begin an all-reduce that the program itself calls. ``may_be_late``: calls that name a stream have a
         deadline, or, if exact, include what earlier ones have left; others are exact and include nothing."""
         weight = 1 if options.weight is None else options.weight
-        carries = may_be_late and self.config.delivery == "carry" and not self.is_grid
+        carries = may_be_late and self.config.delivery == "carry"
         stream = 0
         if options.stream is not None and carries:
             op = op if options.weight is None else WEIGHTED_MEAN

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "group/group.h"
@@ -18,6 +19,7 @@ struct Inspection {
   std::size_t residual_bytes = 0;
   std::size_t engine_bytes = 0;  // of operations not begun, and of the log
   std::size_t waiting_repairs = 0;
+  bool routed = false;  // the newest operation goes through a grid
 
   static Inspection of(const Group& group) {
     const Core& core = group.core_;
@@ -32,6 +34,8 @@ struct Inspection {
                     .waiting_repairs = core.repairs.size()};
     for (const auto& [_, operation] : core.operations.all())
       seen.engine_bytes += operation->exchange().bucket().engine_bytes();
+    if (!core.operations.all().empty())
+      seen.routed = std::prev(core.operations.all().end())->second->setup().routes != nullptr;
     return seen;
   }
 };

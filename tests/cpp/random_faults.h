@@ -39,6 +39,16 @@ inline void add_return(std::uint64_t seed, Faulty& faulty) {
   }
 }
 
+/// In some runs the ranks stand in rows.
+inline void add_rows(std::uint64_t seed, sim::SimOptions& options) {
+  sim::Random random(~seed * 3);
+  if (!random.chance(0.25)) return;
+  const auto rows = static_cast<Rank>(2 + random.below(3)), columns = static_cast<Rank>(2 + random.below(3));
+  options.ranks = static_cast<Rank>(rows * columns);
+  options.protocol.rows.resize(rows);
+  for (Rank rank = 0; rank < options.ranks; ++rank) options.protocol.rows[rank / columns].push_back(rank);
+}
+
 /// Everything follows from the seed.
 inline Faulty faulty_of(std::uint64_t seed) {
   sim::Random random(seed * 2 + 1);
@@ -46,6 +56,7 @@ inline Faulty faulty_of(std::uint64_t seed) {
   sim::SimOptions& options = faulty.options;
   options.seed = seed;
   options.ranks = static_cast<Rank>(2 + random.below(seed % 7 == 0 ? 15 : 5));
+  add_rows(seed, options);
   options.protocol.quorum_wait = Duration::millis(3'000);
   options.egress = {2e8, 0};
   options.ingress = {2e8, 256 * 1024};
@@ -99,11 +110,13 @@ inline Faulty faulty_of(std::uint64_t seed) {
 
 inline void describe(const Faulty& faulty, Run& run) {
   std::printf(
-      "%d ranks, %zu steps, %zu pauses, %zu crashes, %zu restarts, %zu cuts, loss %g, %zu restored, "
+      "%d ranks in %zu rows, %zu steps, %zu pauses, %zu crashes, %zu restarts, %zu cuts, loss %g, %zu "
+      "restored, "
       "%zu of them instead of a replay%s\n",
-      faulty.options.ranks, faulty.training.steps, faulty.options.pauses.size(),
-      faulty.options.crashes.size(), faulty.options.restarts.size(), faulty.options.cuts.size(),
-      faulty.options.link.loss, run.restores(), run.give_ups(), run.learned() ? ", some replayed" : "");
+      faulty.options.ranks, faulty.options.protocol.rows.size(), faulty.training.steps,
+      faulty.options.pauses.size(), faulty.options.crashes.size(), faulty.options.restarts.size(),
+      faulty.options.cuts.size(), faulty.options.link.loss, run.restores(), run.give_ups(),
+      run.learned() ? ", some replayed" : "");
   for (const sim::Pause& pause : faulty.options.pauses)
     std::printf("pause of rank %d %lld to %lld ms\n", pause.rank,
                 static_cast<long long>(pause.begin.ns / 1'000'000),

@@ -68,9 +68,9 @@ TEST(chunks_that_all_members_have_are_not_kept_where_nobody_returns) {
   setup.descriptor.elements = 3 * 200 * kPacketValues;  // four chunks for each owner
   Decisions rank(setup);
   const std::vector<float> decided = rank.values;
-  rank.exchange.gather().note_received(1, 3);
-  rank.exchange.gather().note_received(2, 2);
-  rank.exchange.gather().note_received(2, 0);  // an old packet
+  rank.exchange.gather().note_received(0, 1, 3);
+  rank.exchange.gather().note_received(0, 2, 2);
+  rank.exchange.gather().note_received(0, 2, 0);  // an old packet
   rank.exchange.detach(false, false, {});
   std::fill(rank.values.begin(), rank.values.end(), 0.0F);
   CHECK(!rank.fill_repair(0, 1, 1));
@@ -81,7 +81,7 @@ TEST(chunks_that_all_members_have_are_not_kept_where_nobody_returns) {
         0);
 
   Decisions other(setup);
-  for (Rank place : {Rank{1}, Rank{2}}) other.exchange.gather().note_received(place, 1'000'000);
+  for (Rank place : {Rank{1}, Rank{2}}) other.exchange.gather().note_received(0, place, 1'000'000);
   other.exchange.detach(false, false, {});
   CHECK_EQ(other.exchange.bucket().engine_bytes(), 0u);
   CHECK(!other.fill_repair(0, 1, 3));
@@ -92,7 +92,7 @@ TEST(a_contribution_says_how_much_of_its_owner_s_shard_is_there) {
   setup.descriptor.elements = 2 * 200 * kPacketValues;
   Decisions rank(setup);
   std::vector<bool> blocked(2, false);
-  rank.exchange.gather().make_void(1, 0, ~std::uint64_t{0});
+  rank.exchange.make_void(1, 0, ~std::uint64_t{0});
   CHECK(rank.exchange.next_contribution(rank.peers, blocked, rank.batch));
   CHECK_EQ(rank.batch.detail, std::uint64_t{1} << 32 | 1);  // a chunk, and a weight of 1
 }
@@ -107,8 +107,7 @@ TEST(contributions_that_are_sent_again_say_their_own_weights) {
   weights.add(theirs, 1, 5);
   rank.exchange.scatter().begin(weights, rank.exchange.bucket());
   std::vector<std::uint64_t> sent;
-  Repair repair{PacketType::Contribution, Scope::All, 0, 1, rank.exchange.gather().index(1), 0,
-                Shard::mask_of(0, 3)};
+  Repair repair{PacketType::Contribution, 0, 1, rank.exchange.gather().index(1), 0, Shard::mask_of(0, 3)};
   while (repair.packets != 0) {
     CHECK(rank.exchange.fill_repair(repair, rank.batch));
     for (std::uint32_t packet = 0; packet < rank.batch.packets; ++packet) sent.push_back(rank.batch.detail);
@@ -128,25 +127,9 @@ TEST(a_rank_that_only_listens_waits_for_decisions_and_sends_nothing) {
   CHECK(!rank.exchange.complete());
   for (Rank owner = 0; owner < 3; ++owner) {
     CHECK(!rank.exchange.scatter().lacks(owner));
-    rank.exchange.gather().make_void(owner, 0, Shard::mask_of(0, kPackets));
+    rank.exchange.make_void(owner, 0, Shard::mask_of(0, kPackets));
   }
   CHECK(rank.exchange.complete());
-}
-
-TEST(a_stage_without_results_wants_no_decisions_and_ends_when_our_part_has_left) {
-  OperationSetup setup = shuffled(0, 2);
-  setup.gathers = false;
-  Decisions rank(setup);
-  std::vector<bool> blocked(2, false);
-  CHECK(!rank.exchange.next_decision(kNow, rank.peers, false, rank.batch));
-  CHECK(!rank.exchange.complete());
-  CHECK(rank.exchange.next_contribution(rank.peers, blocked, rank.batch));
-  CHECK((rank.batch.to == std::vector<Rank>{1}));
-  CHECK(rank.exchange.complete());
-  const RequestEntry everything{0, Shard::mask_of(0, kPackets)};
-  const RequestContext asked{.from = 1, .rank = 1, .newest = 0, .now = 1'000, .min_age = 10};
-  CHECK_EQ(rank.exchange.to_repair(PacketType::Decision, rank.exchange.scatter().index(), everything, asked),
-           std::uint64_t{0});
 }
 
 RUN_TESTS()

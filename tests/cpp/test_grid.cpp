@@ -1,7 +1,9 @@
-// Grids: the same results as flat, on every rank the same, and always exact.
+// Grids: the same results as flat, on every rank the same, and the same deadlines.
 #include <cmath>
+#include <set>
 #include <stdexcept>
 
+#include "decision_case.h"
 #include "sim_case.h"
 
 using namespace simcase;
@@ -88,7 +90,7 @@ TEST(weights_count_as_in_flat_also_where_ranks_or_rows_abstain) {
   check_like_flat(grid_of(6, 3), ReduceOp::Sum, 5'000, {0, 0, 1, 1, 1, 0});
 }
 
-TEST(a_bounded_call_is_exact_in_a_grid) {
+TEST(a_bounded_call_has_no_deadline_before_owners_know_what_is_usual) {
   sim::SimOptions options = grid_of(6, 3, 7);
   options.link.loss = 0.05;
   check_like_flat(options, ReduceOp::Mean, 20'000, {}, true);
@@ -175,6 +177,112 @@ TEST(many_buckets_are_under_way_at_once) {
       CHECK(buckets[i][rank] == std::vector<float>(kElements, static_cast<float>(4 + i)));
   }
   CHECK(network.settle(Duration::millis(120'000)));
+}
+
+// Its relays close their sums over it, and hand on those of the rest of its row.
+TEST(a_late_rank_delays_nobody_and_nobody_else_is_excluded_from_that_step) {
+  constexpr std::size_t kLateStep = 20;
+  for (const Shape& shape : {Shape{6, 3}, Shape{8, 2}, Shape{9, 3}}) {
+    const Rank late = shape.ranks / 2;
+    decisioncase::Training training;
+    training.steps = 30;
+    training.compute.assign(shape.ranks, std::vector<Duration>(training.steps, Duration::millis(2)));
+    training.compute[late][kLateStep] = Duration::millis(200);
+    decisioncase::Run run(grid_of(shape.ranks, shape.groups, 3), training);
+    CHECK(run.run());
+    CHECK_EQ(run.why_different(), std::string());
+    CHECK_EQ(run.why_not_conserved(), std::string());
+    const std::size_t first = kLateStep * training.buckets.size();
+    for (Rank rank = 0; rank < shape.ranks; ++rank) {
+      const Report& report = *run.result().reports[first][rank];
+      CHECK(report.bounded);
+      CHECK(report.excluded == std::vector<Excluded>({{late, report.bytes}}));
+      if (rank != late) CHECK(report.elapsed < Duration::millis(50));
+    }
+  }
+}
+
+TEST(a_rank_that_is_late_in_every_step_is_waited_for_when_its_residual_is_old) {
+  decisioncase::Training training;
+  training.steps = 40;
+  training.compute.assign(6, std::vector<Duration>(training.steps, Duration::millis(5)));
+  for (std::size_t step = 15; step < training.steps; ++step) training.compute[4][step] = Duration::millis(25);
+  decisioncase::Run run(grid_of(6, 3, 3), training);
+  CHECK(run.run());
+  CHECK_EQ(run.why_different(), std::string());
+  CHECK_EQ(run.why_not_conserved(), std::string());
+  std::uint32_t oldest = 0;
+  std::size_t excluded = 0;
+  for (const auto& reports : run.result().reports) {
+    oldest = std::max(oldest, reports[4]->own.oldest_steps);
+    excluded += reports[4]->own.residual != 0 ? 1 : 0;
+  }
+  CHECK(excluded > 5);
+  CHECK(oldest >= 3);
+  CHECK(oldest <= 6);  // as in a flat group: others may be max_lag steps ahead when they hear of it
+}
+
+// As a rank of a flat group serves for a process that is late.
+TEST(a_relay_serves_for_a_process_that_has_not_begun) {
+  decisioncase::Training training;
+  training.steps = 24;
+  training.stays_readable = false;
+  training.compute.assign(4, std::vector<Duration>(training.steps, Duration::millis(2)));
+  for (const Rank rank : {Rank{0}, Rank{3}}) training.compute[rank][18] = Duration::millis(300);
+  sim::SimOptions options = grid_of(4, 2, 5);
+  options.link.loss = 0.02;
+  decisioncase::Run run(options, training);
+  CHECK(run.run());
+  CHECK_EQ(run.why_different(), std::string());
+  CHECK_EQ(run.why_not_conserved(), std::string());
+  for (const Rank rank : {Rank{1}, Rank{2}})
+    CHECK(run.result().reports[18 * training.buckets.size()][rank]->elapsed < Duration::millis(150));
+}
+
+// A member that is away would leave its row without a relay.
+TEST(without_a_rank_the_others_go_on_flat_and_in_rows_again_when_it_is_back) {
+  decisioncase::Training training;
+  training.steps = 150;
+  training.stays_readable = false;
+  training.snapshots = Duration::millis(10);
+  training.compute.assign(6, std::vector<Duration>(training.steps, Duration::millis(8)));
+  sim::SimOptions options = grid_of(6, 3, 3);
+  options.crashes.push_back({4, Time{} + Duration::millis(100)});
+  options.restarts.push_back({4, Time{} + Duration::millis(200)});
+  decisioncase::Run run(options, training);
+  CHECK(run.run());
+  CHECK_EQ(run.restores(), 1u);
+  CHECK_EQ(run.why_different(), std::string());
+  std::set<std::size_t> sizes;
+  for (const auto& reports : run.result().reports) {
+    CHECK(reports[0]->error == ErrorCode::None);
+    sizes.insert(reports[0]->members.size());
+  }
+  CHECK((sizes == std::set<std::size_t>{5, 6}));
+  for (Rank rank = 0; rank < 6; ++rank) {
+    CHECK_EQ(inspect(run.network().group(rank)).members.size(), 6u);
+    CHECK(inspect(run.network().group(rank)).routed);
+  }
+}
+
+// For ever: the run ends with five.
+TEST(what_a_dead_relay_had_is_excluded_and_what_its_row_lacks_comes_from_the_owners) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    decisioncase::Training training;
+    training.steps = 40;
+    training.compute.assign(6, std::vector<Duration>(training.steps, Duration::millis(3)));
+    sim::SimOptions options = grid_of(6, 2, seed);
+    options.link.loss = 0.01;
+    options.crashes.push_back({static_cast<Rank>(seed % 6), Time{} + Duration::micros(60'000 + 37 * seed)});
+    decisioncase::Run run(options, training);
+    CHECK(run.run());
+    CHECK_EQ(run.why_different(), std::string());
+    for (const auto& reports : run.result().reports) {
+      for (Rank rank = 0; rank < 6; ++rank) {
+        if (rank != seed % 6) CHECK_EQ(reports[rank]->message, std::string());
+      }
+    }
+  }
 }
 
 TEST(a_rank_that_dies_ends_operations_at_their_timeout_on_every_rank) {

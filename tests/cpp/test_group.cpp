@@ -323,16 +323,17 @@ TEST(a_refused_call_takes_no_number_and_changes_nothing) {
 
 // ---- Grids
 
-TEST(a_row_peer_that_contributed_and_left_ends_the_call_at_once) {
-  GroupConfig config;
+// It has contributed, but its decisions are still to come.
+TEST(a_rank_that_leaves_ends_the_call_on_all_ranks_of_a_grid) {
+  GroupConfig config = fixed();
   config.rows = {{0, 1}, {2, 3}};
   Ranks ranks(4, config);
   std::vector<Values> values = values_of(4);
   for (const Rank rank : {Rank{0}, Rank{1}, Rank{3}}) ranks.start(rank, Ranks::with(exact(), values[rank]));
-  ranks.run(Duration::millis(5));  // rank 0 lacks nothing of its row, and waits for its column
+  ranks.run(Duration::millis(5));
+  for (const Rank rank : {Rank{0}, Rank{3}}) CHECK(ranks.take_reports(rank).empty());  // rank 2 is late
   ranks.goodbye(1);
   ranks.run(Duration::millis(5));
-  CHECK(ranks.take_reports(0).empty());
   ranks.start(2, Ranks::with(exact(), values[2]));
   ranks.run(Duration::millis(100));
   for (const Rank rank : {Rank{0}, Rank{2}, Rank{3}}) {
@@ -343,38 +344,6 @@ TEST(a_row_peer_that_contributed_and_left_ends_the_call_at_once) {
       CHECK(report.ranks == std::vector<Rank>{1});
     }
   }
-}
-
-// A member that gathers where the others reduce: an operation of everybody that nobody here begins.
-TEST(a_stray_packet_of_another_scope_does_no_harm_when_the_call_ends) {
-  GroupConfig config;
-  config.rows = {{0, 1}, {2, 3}};
-  Ranks ranks(4, config);
-  std::vector<Values> values = values_of(4);
-  ranks.start(0, Ranks::with(exact(), values[0]));
-  const std::vector<std::byte> payload(kElements * sizeof(float) / 4 % config.path.payload_bytes);
-  const std::uint32_t whole = kElements * sizeof(float) / 4 - static_cast<std::uint32_t>(payload.size());
-  Header header;
-  header.type = PacketType::Decision;
-  header.sender = 1;
-  header.descriptor = {kElements, DType::Float32, ReduceOp::Gather, false};
-  header.shard = 1;
-  header.offset = whole;
-  header.length = static_cast<std::uint16_t>(payload.size());
-  std::vector<std::byte> packet(kHeaderBytes);
-  encode(header, Seal(42), payload, 0, packet.data());
-  packet.insert(packet.end(), payload.begin(), payload.end());
-  ranks.give(0, 1, packet, packet.size());
-  CHECK_EQ(ranks.group(0).stats().early_packets, 1u);
-  for (Rank rank = 1; rank < 4; ++rank) ranks.start(rank, Ranks::with(exact(), values[rank]));
-  ranks.run(Duration::millis(100));
-  for (Rank rank = 0; rank < 4; ++rank) {
-    const std::vector<Report> reports = ranks.take_reports(rank);
-    CHECK_EQ(reports.size(), 1u);
-    for (const Report& report : reports) CHECK_EQ(report.message, std::string());
-    CHECK(all_are(values[rank], 1 + 2 + 4 + 8));
-  }
-  CHECK_EQ(inspect(ranks.group(0)).engine_bytes, 0u);
 }
 
 // ---- Weights

@@ -43,6 +43,13 @@ std::vector<MembershipEvent> events_of(Ranks& ranks, Rank rank) {
   return events;
 }
 
+/// Flat, or two rows of two.
+GroupConfig of_four(bool grid) {
+  GroupConfig config;
+  if (grid) config.rows = {{0, 1}, {2, 3}};
+  return config;
+}
+
 /// All have one more report, without an error, and the same values.
 void check_step(Ranks& ranks, std::vector<Values>& values, Rank size, float wanted) {
   for (Rank rank = 0; rank < size; ++rank) {
@@ -83,8 +90,9 @@ TEST(the_others_go_on_without_a_rank_that_left_between_two_steps) {
 TEST(an_exact_operation_that_somebody_has_begun_ends_with_the_leaver_in_the_view) {
   for (const std::uint32_t elements : {1u, 8u, kElements}) {
     for (Rank first = 0; first < 2; ++first) {
-      for (const Rank leaves : {Rank{2}, Rank{3}}) {
-        Ranks ranks(4);
+      for (const int kind : {0, 1, 2, 3}) {
+        const auto leaves = static_cast<Rank>(2 + kind % 2);
+        Ranks ranks(4, of_four(kind >= 2));
         learn(ranks, 4);
         std::vector<Values> values = values_of(4, elements);
         ranks.start(first, Ranks::with(exact(), values[first]));
@@ -118,7 +126,7 @@ TEST(steps_succeed_with_the_same_bits_while_ranks_leave_one_after_the_other) {
   const int failures = check::failures();
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     constexpr Rank kSize = 4;
-    Ranks ranks(kSize);
+    Ranks ranks(kSize, of_four(seed % 3 == 0));
     std::uint64_t random = seed * 7919 + 1;
     const auto below = [&](std::uint64_t n) {
       random = random * 6364136223846793005u + 1442695040888963407u;

@@ -23,7 +23,6 @@ constexpr Rank kMe = 3;
 Header sample_header() {
   Header header;
   header.type = PacketType::Decision;
-  header.scope = Scope::Column;
   header.sender = 5;
   header.operation = 0xdead'beefu;
   header.descriptor = {123'457, DType::BFloat16, ReduceOp::Mean, true};
@@ -75,14 +74,6 @@ TEST(every_field_of_every_type_survives_the_wire) {
   }
 }
 
-TEST(every_scope_survives_the_wire) {
-  for (std::uint8_t scope = 0; scope <= static_cast<std::uint8_t>(Scope::Last); ++scope) {
-    Header header = sample_header();
-    header.scope = static_cast<Scope>(scope);
-    CHECK(received(packet_of(header)) == header);
-  }
-}
-
 TEST(every_type_dtype_and_reduction_survives_the_wire) {
   for (std::uint8_t type = 1; type <= 9; ++type) {
     for (const DType dtype :
@@ -108,7 +99,7 @@ TEST(the_layout_is_the_documented_one) {
   const std::array<unsigned, kHeaderBytes> expected = {
       5,    2,    5,    0,    0xef, 0xbe, 0xad, 0xde, 0x41, 0xe2, 0x01, 0x00, 2,    1,    1,    0,
       0x80, 0xba, 0x15, 0x00, 32,   0,    7,    0,    0xf0, 0xff, 0xff, 0xff, 0xe0, 0xbe, 0xad, 0xde,
-      0x44, 0x33, 0x22, 0x11, 0x21, 0x43, 0x65, 0x87, 0x39, 0x30, 0xe8, 0xfd, 2,    3,    2,    4,
+      0x44, 0x33, 0x22, 0x11, 0x21, 0x43, 0x65, 0x87, 0x39, 0x30, 0xe8, 0xfd, 0,    3,    2,    4,
       0x21, 0,    0,    0,    0,    0,    0,    0x80, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01};
   for (std::size_t i = 0; i < kHeaderBytes; ++i) CHECK_EQ(std::to_integer<unsigned>(packet[i]), expected[i]);
 }
@@ -137,9 +128,9 @@ TEST(fields_that_cannot_be_right_are_rejected) {
   put(packet, 0, std::uint8_t{1});
   CHECK(!received(packet));
 
-  // Types, scope, element type, reduction, bounded, and the byte that is always zero.
+  // Types, element type, reduction, bounded, and the bytes that are always zero.
   const std::initializer_list<std::pair<std::size_t, std::uint8_t>> unknown = {
-      {1, 0},    {1, 12}, {1, 255}, {44, 4},   {44, 255}, {12, 5},
+      {1, 0},    {1, 12}, {1, 255}, {44, 1},   {44, 255}, {12, 5},
       {12, 255}, {13, 4}, {14, 2},  {14, 255}, {15, 1}};
   for (const auto& [at, value] : unknown) {
     packet = packet_of(sample_header(PacketType::Status));  // has no place that could be wrong

@@ -193,15 +193,6 @@ TEST(a_batch_has_one_weight) {
   CHECK(outbox.all_sent());
 }
 
-TEST(a_fixed_divisor_is_taken_instead_of_the_weights) {
-  OperationSetup setup = Stages::setup_of(0, 2, ReduceOp::Mean, false);
-  setup.fixed_divisor = 4;
-  Stages owner(setup);
-  owner.begin(4, 30);
-  owner.contribute(1, 0, kPackets, 8, 50);
-  CHECK_EQ(owner.value_of(0), 3.0F);
-}
-
 TEST(best_effort_divides_by_what_came_but_by_half_of_the_ranks_at_least) {
   OperationSetup setup = Stages::setup_of(0, 4, ReduceOp::Mean);
   setup.best_effort = true;

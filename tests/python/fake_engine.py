@@ -149,13 +149,13 @@ class FakeEngine:
         pass
 
 
-def fake_engine(monkeypatch: pytest.MonkeyPatch, grid: bool = False) -> FakeEngine:
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The engine that groups formed from now on in this test get."""
     engine = FakeEngine()
 
     def connected(*told: Any) -> connect.Connection:
         engine.fixed_membership = told[-1]
-        return connect.Connection(cast(Any, engine), 1, 1, grid, ["127.0.0.1"], bytes(16))
+        return connect.Connection(cast(Any, engine), 1, 1, ["127.0.0.1"], bytes(16))
 
     monkeypatch.setattr(transport, "connect", connected)
     return engine

@@ -39,6 +39,17 @@ def test_a_record_survives_text(
     assert Record.of(parsed(json.dumps(record.to_json()).encode())) == record
 
 
+def test_rows_of_a_grid_survive_text() -> None:
+    record = dataclasses.replace(record_of(0, 0, 0), rows=((0,), (2,), (1,)))
+    assert Record.of(parsed(json.dumps(record.to_json()).encode())) == record
+
+
+@pytest.mark.parametrize("rows", [[[0, 1], [2]], [[0], [1]], [[0], [1], [1]], [[0], [1], [3]], [0, 1, 2]])
+def test_rows_that_do_not_name_every_rank_once_are_refused(rows: Any) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        Record.of(record_of(0, 0, 0).to_json() | {"rows": rows})
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),

@@ -31,14 +31,14 @@ std::uint64_t Calls::take(Time now, const Call& call) {
   LocalCall local{call, core_.progress.take_number(call.step), now};
   local.step = core_.progress.step_of(local.number);
   local.weights = Weights(call.weight);
-  // Decisions name at most 64 ranks, and none of a grid's: there operations are exact.
   const GroupConfig& config = core_.config;
-  if (config.delivery == Delivery::Carry && (!config.rows.empty() || config.size > 64))
-    local.descriptor.bounded = false;
+  const bool carries = config.delivery == Delivery::Carry, grid = !config.rows.empty();
+  const bool weighted = local.descriptor.op == ReduceOp::WeightedMean;
+  // Decisions name at most 64 ranks, a grid knows no best effort, and the sum of a row that says who is in it
+  // has no room for its weight: there operations are exact.
+  if (carries ? config.size > kMostNamed || (weighted && grid) : grid) local.descriptor.bounded = false;
   // Nothing is kept there that would have a weight of its own.
-  if (local.descriptor.op == ReduceOp::WeightedMean &&
-      (config.delivery != Delivery::Carry || !config.rows.empty()))
-    local.descriptor.op = ReduceOp::Mean;
+  if (weighted && (!carries || grid)) local.descriptor.op = ReduceOp::Mean;
   if (config.size == 1) local.wide = {};  // nothing will ever travel
   core_.waiting.push_back(local);
   core_.timers.set({TimerKind::Fail, local.number}, local.fails_at());
@@ -75,22 +75,19 @@ bool Calls::may_begin(const LocalCall& call) const {
 }
 
 void Calls::begin(Time now, LocalCall call) {
-  const Scope scope = core_.grid.first_scope(call.descriptor);
-  Operation* operation = core_.operations.find_open(call.number, scope);
-  if (operation == nullptr)
-    operation = &make_operation(now, call.number, scope, call.descriptor, call.stream);
+  Operation* operation = core_.operations.find_open(call.number);
+  if (operation == nullptr) operation = &make_operation(now, call.number, call.descriptor, call.stream);
   if (refuse(now, call, *operation)) return;
   core_.waiting.pop_front();
   core_.progress.touch(call.number);
   call.contributes = members_.membership.serves(core_.config.rank, call.number);
-  round_for_grid(*operation, call);
   begin_operation(now, *operation, call);
   if (core_.best_effort.begin(*operation, core_.operations.bytes_before(call.number))) {
     check_best_effort(now, *operation);
   } else {
     check_shard(now, call.number);  // deadlines may count from our beginning
   }
-  if (core_.operations.find_open(call.number, scope) != operation) return;  // its time was over at once
+  if (core_.operations.find_open(call.number) != operation) return;  // its time was over at once
   advance(now, *operation);
 }
 
@@ -116,25 +113,24 @@ void Calls::begin_operation(Time now, Operation& operation, const LocalCall& cal
   core_.oldest_residual = core_.residuals.oldest(call.step);
   requests_.schedule(now, operation);
   if (!operation.call().weights.abstains() || !operation.setup().serves()) return;
-  for (const Rank to : operation.setup().members) {
-    if (to != core_.config.rank) core_.tell_abstention(operation, to);
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (operation.setup().gives_to(place)) core_.tell_abstention(operation, operation.rank_at(place));
   }
 }
 
-Operation& Calls::make_operation(Time now, std::uint64_t number, Scope scope, const Descriptor& descriptor,
+Operation& Calls::make_operation(Time now, std::uint64_t number, const Descriptor& descriptor,
                                  std::uint32_t stream) {
   const GroupConfig& config = core_.config;
   OperationSetup setup{.number = number,
-                       .scope = scope,
                        .descriptor = descriptor,
                        .stream = stream,
                        .rank = config.rank,
-                       .members = {},
+                       .members = members_.owners(number),
                        .best_effort = config.delivery == Delivery::BestEffort,
                        .payload_bytes = config.path.payload_bytes,
                        .order_seed = config.shuffle && descriptor.bounded ? config.seal.shared_number() : 0};
-  core_.grid.set_scope(setup);
-  if (config.elastic()) setup.members = members_.membership.owners(number);
+  const bool complete = setup.places() == config.size;
+  if (complete && !core_.routes.flat() && descriptor.op != ReduceOp::Gather) setup.routes = &core_.routes;
   if (members_.membership.serves(config.rank, number)) setup.me = setup.place_of(config.rank);
   Operation& operation = core_.operations.add(std::make_unique<Operation>(std::move(setup), now));
   members_.apply_fates(now, operation);

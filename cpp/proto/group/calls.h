@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "group/requests.h"
+#include "operation/deadline.h"
 #include "operation/time_model.h"
 
 namespace optireduce {
@@ -20,7 +21,11 @@ struct Uncalled {
 class Calls {
  public:
   Calls(Core& core, Members& members, Requests& requests)
-      : core_(core), members_(members), requests_(requests), times_(core.config.exclude_at_most) {}
+      : core_(core),
+        members_(members),
+        requests_(requests),
+        times_(core.config.exclude_at_most),
+        row_times_(core.config.exclude_at_most) {}
 
   /// Takes the next number for a call, which waits then. Throws std::invalid_argument before it has changed
   /// anything.
@@ -30,7 +35,7 @@ class Calls {
   /// Begins the calls that may begin.
   void begin_waiting(Time now);
   /// An operation that nothing was known of, for its first packet or for the call.
-  Operation& make_operation(Time now, std::uint64_t number, Scope scope, const Descriptor& descriptor,
+  Operation& make_operation(Time now, std::uint64_t number, const Descriptor& descriptor,
                             std::uint32_t stream);
 
   /// The process's part of it begins. Owners do not wait for a contribution that will not come.
@@ -39,7 +44,7 @@ class Calls {
   /// same.
   void count_own(Time now, const Operation& operation) { count_own(report_of(now, operation)); }
 
-  /// Something happened to an operation: goes on to its next stage, or ends it. It need not exist after that.
+  /// Something happened to an operation: ends it, if that is all. It need not exist after that.
   void advance(Time now, Operation& operation);
   /// Closes our shard of an operation if its deadline has passed.
   void check_shard(Time now, std::uint64_t number);
@@ -80,7 +85,9 @@ class Calls {
   bool may_begin(const LocalCall& call) const;
   void begin(Time now, LocalCall call);
   bool refuse(Time now, const LocalCall& call, const Operation& operation);
-  void begin_stage(Time now, std::uint64_t number, Scope scope);
+  Act check_own(Time now, const Operation& operation) const;
+  Act check_relays(Time now, const Operation& operation) const;
+  void note_oldest(Rank rank, ShardState& state) const;
   void check_best_effort(Time now, Operation& operation);
   void finish(Time now, Operation& operation);
   void let_go(Operation& operation);
@@ -98,7 +105,8 @@ class Calls {
   Core& core_;
   Members& members_;
   Requests& requests_;
-  TimeModel times_;
+  TimeModel times_;      // of contributions to our shards
+  TimeModel row_times_;  // of our row's to the shards that we relay
 };
 
 }  // namespace optireduce

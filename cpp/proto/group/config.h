@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "geometry/routes.h"
 #include "operation/best_effort.h"
-#include "operation/grid.h"
 #include "path/rtt.h"
 #include "wire/seal.h"
 
@@ -15,10 +15,13 @@ enum class Delivery : std::uint8_t {
   BestEffort,  // the papers' transport: what is missing at a deadline is lost
 };
 
+/// Decisions and views name at most so many ranks.
+constexpr Rank kMostNamed = 64;
+
 struct GroupConfig {
   Rank rank = 0;
   Rank size = 1;
-  Rows rows;  // operations in a grid are exact
+  Rows rows;  // the way that packets take while all ranks are members; see geometry/routes.h
   Seal seal;  // tells packets of this session from those of strangers and of older sessions
   PathOptions path;
 
@@ -40,8 +43,8 @@ struct GroupConfig {
   /// The share of contributions that deadlines may exclude.
   double exclude_at_most = 0.05;
 
-  /// A rank that leaves or is silent ends operations with an error. Always so in grids, in best effort and
-  /// above 64 ranks.
+  /// A rank that leaves or is silent ends operations with an error. Always so in best effort and above 64
+  /// ranks.
   bool fixed_membership = false;
   /// Which process of this rank it is, counted from 0. A restarted one is no member: it is left behind, and a
   /// snapshot brings it in.
@@ -60,7 +63,7 @@ struct GroupConfig {
   bool multicast = false;
 
   bool elastic() const {
-    return !fixed_membership && rows.empty() && delivery == Delivery::Carry && size > 1 && size <= 64;
+    return !fixed_membership && delivery == Delivery::Carry && size > 1 && size <= kMostNamed;
   }
   /// Whether a call fails without one of the ranks: they are neither removed nor left out.
   bool needs_everybody(bool bounded) const { return !elastic() && (delivery == Delivery::Carry || !bounded); }

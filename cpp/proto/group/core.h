@@ -24,7 +24,6 @@ struct Control {
   PacketType type = PacketType::Status;
   Rank to = 0;
   std::uint64_t operation = 0;
-  Scope scope = Scope::All;
   std::uint8_t flags = 0;
   bool to_group = false;                // to everybody by multicast instead of `to`
   Rank shard = 0;                       // Request
@@ -33,13 +32,13 @@ struct Control {
 };
 
 /// In which order packets are sent again: decisions first, then the oldest operation. By whether it is a
-/// contribution, operation, scope, asker, shard and chunk.
-using RepairKey = std::tuple<bool, std::uint64_t, Scope, Rank, Rank, std::uint32_t>;
+/// contribution, operation, asker, shard and chunk.
+using RepairKey = std::tuple<bool, std::uint64_t, Rank, Rank, std::uint32_t>;
 
 struct Core {
   Core(GroupConfig given, BufferPool& buffers)
       : config(std::move(given)),
-        grid(config.rank, config.size, config.rows),
+        routes(config.size, config.rows),
         pool(buffers),
         peers(config.size),
         multicast(config.multicast),
@@ -54,14 +53,15 @@ struct Core {
   /// Nothing is known yet of this process.
   Peer new_peer(Rank rank, std::uint32_t incarnation) const {
     std::size_t others = 0;
-    for (Rank other = 0; other < config.size; ++other) others += grid.links(other) ? 1 : 0;
+    for (Rank other = 0; other < config.size; ++other) others += routes.links(config.rank, other) ? 1 : 0;
     const std::size_t grant = rank < config.grants.size() ? config.grants[rank] : config.path.window_bytes;
     const WindowBounds bounds = WindowBounds::of(config.path, others, grant);
     const std::uint32_t payload = config.path.payload_bytes;
     Peer peer;
     peer.rank = rank;
     peer.incarnation = incarnation;
-    peer.linked = grid.links(rank);
+    // How far ranks are, and how old their residuals, counts also for those who exchange no data with them.
+    peer.linked = rank != config.rank && (config.size <= kMostNamed || routes.links(config.rank, rank));
     peer.window = SendWindow(bounds, payload, chunk_packets_for(payload));
     peer.rtt = RttEstimator(config.path);
     return peer;
@@ -84,18 +84,16 @@ struct Core {
   }
   /// This rank has no contribution to the operation.
   void tell_abstention(const Operation& operation, Rank to) {
-    const Scope scope = operation.setup().scope;
-    controls.push_back(
-        {.type = PacketType::Abstain, .to = to, .operation = operation.number(), .scope = scope});
+    controls.push_back({.type = PacketType::Abstain, .to = to, .operation = operation.number()});
   }
   /// Of a bucket. Where members may be removed, one may be left to own all of it.
-  std::size_t most_bytes() const { return Schedule::max_bytes(config.elastic() ? Rank{1} : grid.owners()); }
+  std::size_t most_bytes() const { return Schedule::max_bytes(config.elastic() ? Rank{1} : config.size); }
   /// Nothing was called that is not over.
   bool idle() const { return operations.open().empty() && waiting.empty(); }
   RepairTimers repair_timers(Rank rank) const { return peers[rank].rtt.timers(config.path.reorder_delay); }
 
   GroupConfig config;
-  Grid grid;
+  Routes routes;
   BufferPool& pool;
   Stats stats;
   std::vector<Peer> peers;  // by rank; our own stays untouched

@@ -2,55 +2,65 @@
 #include <algorithm>
 
 #include "group/calls.h"
-#include "operation/deadline.h"
 #include "operation/ledger.h"
 
 namespace optireduce {
 
 void Calls::advance(Time now, Operation& operation) {
-  const Scope scope = operation.setup().scope;
-  if (scope == Scope::All) {
-    if (operation.number() == core_.progress.completed()) complete_ready(now);
-    return;
-  }
-  if (!operation.complete()) return;
-  if (scope == Scope::RowResult) return complete_ready(now);
-  begin_stage(now, operation.number(), scope == Scope::Row ? Scope::Column : Scope::RowResult);
-}
-
-/// Each stage of a grid begins when the one before has what it needs.
-void Calls::begin_stage(Time now, std::uint64_t number, Scope scope) {
-  Operation* operation = core_.operations.find_open(number, scope);
-  if (operation != nullptr && operation->begun()) return;
-  const LocalCall call = call_after(*core_.operations.find_open(number, Scope::Row), scope);
-  if (operation == nullptr) operation = &make_operation(now, number, scope, call.descriptor, call.stream);
-  for (const Rank rank : operation->setup().members) {
-    if (core_.peers[rank].left) return reject_deserted(now, number, call.descriptor, rank);
-  }
-  begin_operation(now, *operation, call);
-  advance(now, *operation);
+  if (operation.number() == core_.progress.completed()) complete_ready(now);
 }
 
 void Calls::check_shard(Time now, std::uint64_t number) {
   Operation* const operation = core_.operations.find_open(number);
   if (operation == nullptr || !operation->descriptor().bounded) return;
   if (operation->setup().best_effort) return check_best_effort(now, *operation);
-  const ReduceScatter& scatter = operation->scatter();
-  if (scatter.undecided_packets() == 0 || number >= members_.reach_end()) return;
-  ShardState state{.half_begun_at = operation->half_begun_at(),
-                   .deadline = times_.deadline(operation->setup().stream),
-                   .hears_quorum = members_.hears_quorum(now, *operation)};
-  for (Rank place = 0; place < operation->places(); ++place) {
-    const Rank rank = operation->rank_at(place);
-    if (!scatter.lacks(place)) continue;
-    const std::uint8_t oldest = rank == core_.config.rank ? core_.oldest_residual : core_.peers[rank].oldest;
-    state.oldest_missing = std::max(state.oldest_missing, oldest);
-  }
-  const Act verdict = decide(now, state);
-  if (!verdict.close) return core_.timers.set({TimerKind::Shard, number}, verdict.ask_again);
+  if (number >= members_.reach_end()) return;
+  const Act relays = check_relays(now, *operation), own = check_own(now, *operation);
+  if (relays.close) operation->close_relays(now);
+  core_.timers.set({TimerKind::Shard, number}, std::min(relays.ask_again, own.ask_again));
+  if (!own.close) return;
   core_.progress.touch(number);
   operation->close(now, ClosedBy::Deadline);
   advance(now, *operation);
+}
+
+Act Calls::check_own(Time now, const Operation& operation) const {
+  if (operation.scatter().undecided_packets() == 0) return {};
+  const std::uint32_t stream = operation.setup().stream;
+  ShardState state{.half_begun_at = operation.half_begun_at(),
+                   .deadline = times_.deadline(stream),
+                   .hears_quorum = members_.hears_quorum(now, operation)};
+  // A relay may wait for its row as long as we would for ours, and then its sum has to come.
+  const std::optional<Duration> of_rows = row_times_.deadline(stream);
+  if (state.deadline && of_rows) state.deadline = *state.deadline + *of_rows;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (!operation.scatter().lacks(place)) continue;
+    for (const Rank rank : operation.setup().contributors(place)) note_oldest(rank, state);
+  }
+  return decide(now, state);
+}
+
+Act Calls::check_relays(Time now, const Operation& operation) const {
+  const std::vector<Relay>& relays = operation.exchange().relays();
+  const auto lacks = [&](Rank place) {
+    return std::ranges::any_of(relays, [place](const Relay& relay) { return relay.sums().lacks(place); });
+  };
+  ShardState state{.half_begun_at = operation.half_row_begun_at(),
+                   .deadline = row_times_.deadline(operation.setup().stream),
+                   .hears_quorum = members_.hears_quorum(now, operation)};
+  bool open = false;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (!lacks(place)) continue;
+    open = true;
+    note_oldest(operation.rank_at(place), state);
+  }
+  return open ? decide(now, state) : Act{};
+}
+
+/// Of a rank whose contribution is missing.
+void Calls::note_oldest(Rank rank, ShardState& state) const {
+  const std::uint8_t oldest = rank == core_.config.rank ? core_.oldest_residual : core_.peers[rank].oldest;
+  state.oldest_missing = std::max(state.oldest_missing, oldest);
 }
 
 void Calls::check_best_effort(Time now, Operation& operation) {
@@ -69,9 +79,7 @@ void Calls::check_best_effort(Time now, Operation& operation) {
 void Calls::complete_ready(Time now) {
   for (;;) {
     const std::uint64_t number = core_.progress.completed();
-    const bool grid = !core_.config.rows.empty();
-    Operation* operation = grid ? core_.operations.find_open(number, Scope::RowResult) : nullptr;
-    if (operation == nullptr) operation = core_.operations.find_open(number);
+    Operation* const operation = core_.operations.find_open(number);
     if (operation == nullptr || !operation->complete() || !members_.may_complete(number)) return;
     finish(now, *operation);
   }
@@ -81,26 +89,22 @@ void Calls::finish(Time now, Operation& operation) {
   const std::uint64_t number = operation.number();
   const std::uint64_t digest = digest_of(operation);
   operation.finish(core_.residuals);
-  if (const Operation* row = core_.operations.find_open(number, Scope::Row)) widen_from_grid(*row);
   Report report = report_of(now, operation);
   learn(now, operation);
-  for (const auto& [_, stage] : core_.operations.stages(number)) {
-    if (stage->begun()) let_go(*stage);
-  }
+  let_go(operation);
   core_.operations.move_to_log(number);
   core_.progress.complete(digest);
   note_completed(now, std::move(report));
 }
 
-/// The process's part of one stage is over.
+/// The process's part is over.
 void Calls::let_go(Operation& operation) {
   for (Rank place = 0; place < operation.places(); ++place) {
     const Rank rank = operation.rank_at(place);
     if (rank == core_.config.rank) continue;
-    if (const auto last = operation.scatter().outbox(place).last_sent_at())
-      core_.peers[rank].window.on_go_on(*last);
+    if (const auto last = operation.exchange().last_sent_to(place)) core_.peers[rank].window.on_go_on(*last);
   }
-  operation.finish(core_.residuals);
+  operation.exchange().drop_relays();
   if (operation.call().stays_readable) return;
   // A rank that is removed and returns fetches everything of an operation anew.
   const bool whole = core_.config.elastic();
@@ -152,10 +156,6 @@ void Calls::check_multicast() {
 
 Report Calls::report_of(Time now, const Operation& operation) const {
   Report report = ledger_of(operation, now);
-  if (const Operation* row = core_.operations.find_open(operation.number(), Scope::Row)) {
-    report.bytes = row->bytes();
-    report.elapsed = now - row->call().called_at;
-  }
   report.view = members_.view().number;
   report.own.oldest_steps = core_.residuals.oldest(core_.progress.step_of(operation.number()));
   report.policy = policy(operation.bytes());
@@ -179,16 +179,19 @@ void Calls::learn(Time now, const Operation& operation) {
   if (operation.setup().best_effort && operation.descriptor().bounded)
     return core_.best_effort.learn(now, operation);
   const std::uint32_t stream = operation.setup().stream;
-  if (stream != 0 && operation.scatter().shard().packets() != 0)
-    times_.learn(now, stream, core_.progress.step_of(operation.number()), operation.bytes(),
-                 arrivals_of(operation, now));
+  if (stream == 0) return;
+  const std::uint64_t step = core_.progress.step_of(operation.number());
+  if (operation.scatter().shard().packets() != 0)
+    times_.learn(now, stream, step, operation.bytes(), arrivals_of(operation, now));
+  if (operation.half_row_begun_at() != Time::never())
+    row_times_.learn(now, stream, step, operation.bytes(), row_arrivals_of(operation, now));
 }
 
 /// The first operation that a rank lacks that was removed and can return: the log reaches back to what it has
 /// completed, or to a snapshot that was taken for it. Later than any: there is none.
 std::uint64_t Calls::wanted_by_removed() const {
   const Operations::Range log = core_.operations.log();
-  const std::uint64_t first = log.empty() ? core_.progress.completed() : log.front().first.first;
+  const std::uint64_t first = log.empty() ? core_.progress.completed() : log.front().first;
   const std::uint64_t snapshot = core_.operations.oldest_snapshot(first);
   std::uint64_t least = ~std::uint64_t{0};
   for (const Peer& peer : core_.peers) {
@@ -208,8 +211,8 @@ void Calls::forget_old() {
   const Operations::Range log = core_.operations.log();
   for (auto newest = log.end(); newest != log.begin();) {
     --newest;
-    bytes += newest->second->exchange().bucket().engine_bytes();
-    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(newest->first.first + 1, all_have));
+    bytes += newest->second->exchange().engine_bytes();
+    if (bytes > core_.config.log_bytes) least = std::max(least, std::min(newest->first + 1, all_have));
   }
   if (completed > kMostLogged) least = std::max(least, completed - kMostLogged);
   core_.operations.forget_below(least);
@@ -225,11 +228,11 @@ bool Calls::is_kept_whole(std::uint64_t number) const {
 
 void Calls::release() {
   const std::uint64_t least = members_.least_completed();
-  for (const auto& [key, operation] : core_.operations.log()) {
+  for (const auto& [number, operation] : core_.operations.log()) {
     if (!operation->exchange().bucket().begun()) continue;
-    const bool lacked = key.first >= least && core_.operations.log_bytes() < core_.config.log_bytes;
-    const bool counted_on = members_.changes.changing() || members_.membership.must_keep(key.first);
-    const bool others = lacked || counted_on || is_kept_whole(key.first);
+    const bool lacked = number >= least && core_.operations.log_bytes() < core_.config.log_bytes;
+    const bool counted_on = members_.changes.changing() || members_.membership.must_keep(number);
+    const bool others = lacked || counted_on || is_kept_whole(number);
     operation->exchange().detach(core_.config.elastic(), others, members_.orphans_of(*operation));
   }
 }

@@ -29,14 +29,12 @@ void Calls::fail(Time now, std::uint64_t number, ErrorCode code, std::string mes
     report.own.dropped = carries && call->adds() ? report.bytes : 0;
     core_.waiting.erase(call);
   }
-  for (const Scope scope : {Scope::Row, Scope::All}) {
-    Operation* const operation = core_.operations.find_open(number, scope);
-    if (operation == nullptr || !operation->begun()) continue;
+  Operation* const operation = core_.operations.find_open(number);
+  if (operation != nullptr && operation->begun()) {
     operation->give_back(core_.residuals);
     descriptor = operation->descriptor();
     report = report_of(now, *operation);
-    if (!operation->setup().carries()) continue;
-    if (operation->call().adds())
+    if (operation->setup().carries() && operation->call().adds())
       report.own.dropped = report.bytes - std::min<std::uint64_t>(report.bytes, report.own.residual);
   }
   core_.operations.erase(number);
@@ -137,8 +135,8 @@ void Calls::fail_late(Time now, std::uint64_t number) {
                        : "never heard";
     late.push_back(rank);
   };
-  for (const auto& [_, operation] : core_.operations.stages(number)) {
-    if (!operation->begun()) continue;
+  const Operation* const operation = core_.operations.find(number);
+  if (operation != nullptr && operation->begun()) {
     descriptor = operation->descriptor();
     waited = now - operation->call().called_at;
     for (Rank rank : waiting_for(*operation)) note_late(rank, describe_wait(*operation, rank));

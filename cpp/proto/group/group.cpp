@@ -61,7 +61,7 @@ void Group::fire(Time now, const TimerKey& timer) {
     case TimerKind::Shard:
       return calls_.check_shard(now, timer.operation);
     case TimerKind::Request:
-      for (const auto& [_, stage] : core_.operations.stages(timer.operation)) requests_.ask(now, *stage);
+      if (Operation* const open = core_.operations.find_open(timer.operation)) requests_.ask(now, *open);
       return;
     case TimerKind::Fail:
       return calls_.check_timeout(now, timer.operation);
@@ -83,7 +83,7 @@ void Group::fire(Time now, const TimerKey& timer) {
 bool Group::poll_transmit(Time now, Transmit& out) {
   out.clear();
   if (const auto last = sender_.take_last_sender()) {
-    Operation* const operation = core_.operations.find_open(last->first, last->second);
+    Operation* const operation = core_.operations.find_open(*last);
     if (operation != nullptr) calls_.advance(now, *operation);
   }
   members_.send_messages();

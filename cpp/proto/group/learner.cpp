@@ -30,9 +30,9 @@ void Learner::note_progress() {
 std::vector<LocalCall> Learner::drop(Time now, std::uint64_t begin, std::uint64_t end) {
   std::vector<std::uint64_t> numbers;
   std::vector<LocalCall> begun;
-  for (const auto& [key, operation] : core_.operations.open()) {
-    if (key.first < begin || key.first >= end) continue;
-    numbers.push_back(key.first);
+  for (const auto& [number, operation] : core_.operations.open()) {
+    if (number < begin || number >= end) continue;
+    numbers.push_back(number);
     if (!operation->begun()) continue;
     operation->note_overwritten();
     if (operation->call().contributes) calls_.count_own(now, *operation);
@@ -43,7 +43,7 @@ std::vector<LocalCall> Learner::drop(Time now, std::uint64_t begin, std::uint64_
 }
 
 void Learner::fetch(Time now, const LocalCall& call) {
-  Operation& operation = calls_.make_operation(now, call.number, Scope::All, call.descriptor, call.stream);
+  Operation& operation = calls_.make_operation(now, call.number, call.descriptor, call.stream);
   calls_.begin_operation(now, operation, call);
 }
 

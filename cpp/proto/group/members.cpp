@@ -1,6 +1,7 @@
 #include "group/members.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -22,7 +23,7 @@ std::uint64_t floor_of(const Core& core) {
   const Operations::Range log = core.operations.log();
   for (auto newest = log.end(); newest != log.begin(); --first) {
     --newest;
-    if (newest->first.first + 1 != first || !newest->second->exchange().keeps_own()) break;
+    if (newest->first + 1 != first || !newest->second->exchange().keeps_own()) break;
   }
   return first;
 }
@@ -35,9 +36,9 @@ bool is_near(const Core& core, std::uint64_t completed) {
 
 std::vector<OpenOperation> open_in(const Core& core) {
   std::vector<OpenOperation> open;
-  for (const auto& [key, operation] : core.operations.open()) {
+  for (const auto& [number, operation] : core.operations.open()) {
     const bool decided = operation->scatter().undecided_packets() == 0;
-    open.push_back({key.first, !operation->descriptor().bounded, decided});
+    open.push_back({number, !operation->descriptor().bounded, decided});
   }
   return open;
 }
@@ -86,6 +87,13 @@ Members::Members(Core& core)
       pieces_(core.config.size),
       cutters_(core.config.size) {
   set_timer();  // a restarted process asks to come in
+}
+
+std::vector<Rank> Members::owners(std::uint64_t operation) const {
+  if (core_.config.elastic()) return membership.owners(operation);
+  std::vector<Rank> everybody(core_.config.size);
+  std::iota(everybody.begin(), everybody.end(), Rank{0});
+  return everybody;
 }
 
 std::uint64_t Members::least_completed() const {
@@ -212,7 +220,10 @@ void Members::set_timer() {
 bool Members::may_accept(const Operation& operation, const ReceivedRun& run) const {
   const Rank from = run.header.sender;
   if (halted() || !view().contains(from) || operation.number() >= reach_end()) return false;
-  if (run.header.type == PacketType::Decision) return !has(changes.deaf(), from);
+  if (run.header.type == PacketType::Decision) {
+    const Rank owner = operation.rank_at(operation.gather().owner(run.header.shard));
+    return !has(changes.deaf(), from) && !has(changes.deaf(), owner);  // a relay may have them too
+  }
   const bool waits = !operation.descriptor().bounded && changes.changing();
   return membership.serves(from, operation.number()) && !waits;
 }

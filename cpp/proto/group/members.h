@@ -15,6 +15,8 @@ class Members {
   explicit Members(Core& core);
 
   const View& view() const { return membership.view(); }
+  /// Of the shards of an operation.
+  std::vector<Rank> owners(std::uint64_t operation) const;
   /// Whether this rank may neither begin nor complete anything.
   bool halted() const { return changes.standing().lost || (changes.standing().away && !changes.learning()); }
   /// No operation at or above this may be begun, decided or held. Outside the view: what was made ready

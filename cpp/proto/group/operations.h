@@ -16,8 +16,7 @@ namespace optireduce {
 
 class Operations {
  public:
-  using Key = std::pair<std::uint64_t, Scope>;
-  using Map = std::map<Key, std::unique_ptr<Operation>>;
+  using Map = std::map<std::uint64_t, std::unique_ptr<Operation>>;
   /// Oldest first. (Clang 14 cannot compile std::ranges::subrange.)
   struct Range {
     Map::const_iterator first, last;
@@ -29,21 +28,19 @@ class Operations {
   };
 
   /// The operation, or null.
-  Operation* find(std::uint64_t number, Scope scope = Scope::All) const {
-    const auto found = all_.find({number, scope});
+  Operation* find(std::uint64_t number) const {
+    const auto found = all_.find(number);
     return found == all_.end() ? nullptr : found->second.get();
   }
-  Operation* find_open(std::uint64_t number, Scope scope = Scope::All) const {
-    return number < first_open_ ? nullptr : find(number, scope);
-  }
+  Operation* find_open(std::uint64_t number) const { return number < first_open_ ? nullptr : find(number); }
   Operation& add(std::unique_ptr<Operation> operation) {
-    const Key key{operation->number(), operation->setup().scope};
-    return *(all_[key] = std::move(operation));
+    const std::uint64_t number = operation->number();
+    return *(all_[number] = std::move(operation));
   }
   /// Of all operations before this one.
   std::size_t bytes_before(std::uint64_t number) const {
     std::size_t bytes = 0;
-    for (const auto& [key, operation] : open()) bytes += key.first < number ? operation->bytes() : 0;
+    for (const auto& [each, operation] : open()) bytes += each < number ? operation->bytes() : 0;
     return bytes;
   }
   Range all() const { return {all_.begin(), all_.end()}; }
@@ -51,16 +48,14 @@ class Operations {
   /// Memory of the log that is the engine's own.
   std::size_t log_bytes() const {
     std::size_t bytes = 0;
-    for (const auto& [_, operation] : log()) bytes += operation->exchange().bucket().engine_bytes();
+    for (const auto& [_, operation] : log()) bytes += operation->exchange().engine_bytes();
     return bytes;
   }
   Range open() const { return {first_of(first_open_), all_.end()}; }
-  /// The stages of one, of which only a grid has more than one.
-  Range stages(std::uint64_t number) const { return {first_of(number), first_of(number + 1)}; }
 
   /// The oldest open one is over. They end in order.
   void move_to_log(std::uint64_t number) { first_open_ = number + 1; }
-  void erase(std::uint64_t number) { all_.erase(first_of(number), first_of(number + 1)); }
+  void erase(std::uint64_t number) { all_.erase(number); }
   void erase_open() { all_.erase(first_of(first_open_), all_.end()); }
   /// Forgets what is logged below.
   void forget_below(std::uint64_t number) {
@@ -84,7 +79,7 @@ class Operations {
   }
 
  private:
-  Map::const_iterator first_of(std::uint64_t number) const { return all_.lower_bound({number, Scope::All}); }
+  Map::const_iterator first_of(std::uint64_t number) const { return all_.lower_bound(number); }
 
   Map all_;
   std::uint64_t first_open_ = 0;  // those before are the log

@@ -45,11 +45,8 @@ void Receiver::note_header(Time now, const Header& header) {
   if (news && members_.heard(now, header)) calls_.complete_ready(now);
   // Idle for longer than half of the clock's range: the old echo says nothing about the new one.
   if (peer.heard && now - peer.newest_at > Duration::millis(1'000'000)) peer.echoed = false;
-  const bool echoes =
-      (header.flags & kFlagEcho) != 0 &&
-      peer.note_echo(now, header.echo, header.hold, static_cast<std::uint32_t>(core_.last_timestamp));
-  // Nothing comes back in a grid's first stage.
-  if (echoes && !core_.config.rows.empty()) peer.window.on_go_on(header.echo);
+  if ((header.flags & kFlagEcho) != 0)
+    peer.note_echo(now, header.echo, header.hold, static_cast<std::uint32_t>(core_.last_timestamp));
   if (!news) return;
   peer.heard = true;
   peer.newest_at = now;
@@ -136,7 +133,7 @@ void Receiver::handle_data(Time now, const ReceivedRun& run) {
 Operation* Receiver::operation_for(Time now, const ReceivedRun& run) {
   const Header& header = run.header;
   const std::uint64_t number = run.operation;
-  if (Operation* open = core_.operations.find_open(number, header.scope)) return open;
+  if (Operation* open = core_.operations.find_open(number)) return open;
   if (const RejectBody* rejection = core_.outcomes.rejection(number)) {
     core_.tell_rejection(number, *rejection, header.sender);
     return nullptr;
@@ -150,23 +147,22 @@ Operation* Receiver::operation_for(Time now, const ReceivedRun& run) {
     core_.stats.early_dropped += run.packets;
     return nullptr;
   }
-  return &calls_.make_operation(now, number, header.scope, header.descriptor, header.stream);
+  return &calls_.make_operation(now, number, header.descriptor, header.stream);
 }
 
 bool Receiver::may_exist(const ReceivedRun& run) const {
   const Descriptor& descriptor = run.header.descriptor;
-  const bool in_grid = core_.grid.first_scope(descriptor) != Scope::All;
   const std::size_t bytes = std::size_t{descriptor.elements} * size_of(descriptor.dtype);
   return run.operation < core_.progress.next_call() + kMaxCallsAhead &&
-         run.operation < members_.reach_end() && in_grid == (run.header.scope != Scope::All) &&
-         bytes <= core_.most_bytes() && early_bytes() + table_bytes(descriptor) <= core_.config.early_bytes;
+         run.operation < members_.reach_end() && bytes <= core_.most_bytes() &&
+         early_bytes() + table_bytes(descriptor) <= core_.config.early_bytes;
 }
 
 /// Memory for packets, and for operations that the process has not begun.
 std::size_t Receiver::early_bytes() const {
   std::size_t used = core_.pool.bytes_in_use();
   for (const auto& [_, open] : core_.operations.open())
-    used += open->begun() ? 0 : open->exchange().bucket().engine_bytes() + table_bytes(open->descriptor());
+    used += open->begun() ? 0 : open->exchange().engine_bytes() + table_bytes(open->descriptor());
   return used;
 }
 
@@ -208,14 +204,14 @@ void Receiver::deliver(Time now, Operation& operation, const ReceivedRun& run) {
     operation.repaired_bytes += fresh;
     core_.stats.repaired_bytes += fresh;
   }
-  go_on(now, operation.number(), run.header.scope);
+  go_on(now, operation.number());
 }
 
 /// Each of these may end the operation, after which it need not exist any more.
-void Receiver::go_on(Time now, std::uint64_t number, Scope scope) {
+void Receiver::go_on(Time now, std::uint64_t number) {
   if (members_.membership.leaving() != 0) calls_.begin_waiting(now);  // it is not the first any more
   calls_.check_shard(now, number);
-  if (Operation* open = core_.operations.find_open(number, scope)) calls_.advance(now, *open);
+  if (Operation* open = core_.operations.find_open(number)) calls_.advance(now, *open);
 }
 
 std::uint32_t Receiver::deliver_contribution(Time now, Operation& operation, const ReceivedRun& run) {
@@ -226,7 +222,8 @@ std::uint32_t Receiver::deliver_contribution(Time now, Operation& operation, con
   const std::uint32_t undecided = operation.scatter().undecided_packets();
   const std::uint32_t fresh = operation.accept_contribution(now, roomy ? run : compacted(run, core_.pool));
   if (operation.scatter().undecided_packets() != undecided) core_.progress.touch(operation.number());
-  requests_.schedule(operation, operation.scatter().inbox(operation.place_of(from)), from);
+  requests_.schedule(operation,
+                     operation.exchange().collector(run.header.shard)->inbox(operation.place_of(from)), from);
   return fresh;
 }
 
@@ -235,15 +232,16 @@ std::uint32_t Receiver::deliver_decision(Time now, Operation& operation, const R
   const Rank owner = operation.gather().owner(run.header.shard);
   const std::uint32_t fresh = operation.accept_decision(now, run, core_.residuals);
   if (fresh != 0) core_.progress.touch(operation.number());
-  if (fresh != 0 && operation.rank_at(owner) == from) {
+  if (fresh != 0 && operation.setup().above(operation.setup().me, owner) == operation.place_of(from)) {
     const std::uint32_t last = run.header.offset / core_.config.path.payload_bytes + run.packets - 1;
-    const std::uint32_t sent_at = operation.scatter().outbox(owner).sent_at(last);
+    const std::uint32_t sent_at = operation.exchange().sent_at(owner, last);
     if (sent_at != 0) {
       core_.peers[from].window.on_returned(sent_at);
       core_.peers[from].note_answer();
     }
   }
-  if (operation.begun()) requests_.schedule(operation, operation.gather().inbox(owner), from);
+  if (requests_.wants_decisions(operation, owner))
+    requests_.schedule(operation, operation.gather().inbox(owner), from);
   return fresh;
 }
 
@@ -282,10 +280,10 @@ void Receiver::handle_goodbye(Time now, Rank peer) {
 }
 
 void Receiver::handle_abstention(Time now, const ReceivedRun& run) {
-  Operation* const operation = core_.operations.find_open(run.operation, run.header.scope);
+  Operation* const operation = core_.operations.find_open(run.operation);
   if (operation == nullptr || !members_.may_accept(*operation, run)) return;  // it is asked for again
   operation->note_abstention(now, run.header.sender);
-  go_on(now, run.operation, run.header.scope);
+  go_on(now, run.operation);
 }
 
 }  // namespace optireduce

@@ -36,7 +36,7 @@ class Receiver {
   bool matches(Time now, const Operation& operation, const ReceivedRun& run);
   bool has_room(const Operation& operation, const ReceivedRun& run) const;
   void deliver(Time now, Operation& operation, const ReceivedRun& run);
-  void go_on(Time now, std::uint64_t number, Scope scope);
+  void go_on(Time now, std::uint64_t number);
   std::uint32_t deliver_contribution(Time now, Operation& operation, const ReceivedRun& run);
   std::uint32_t deliver_decision(Time now, Operation& operation, const ReceivedRun& run);
   void note_wanted(Time now, const ReceivedRun& run);

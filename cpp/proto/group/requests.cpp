@@ -12,7 +12,7 @@ void Requests::schedule(Time now, Operation& operation) {
   for (Rank place = 0;
        operation.begun() && std::ranges::any_of(core_.peers, ahead) && place < operation.places(); ++place) {
     Inbox& inbox = operation.exchange().gather().inbox(place);
-    const Rank to = whom_to_ask(operation, place, PacketType::Decision, inbox);
+    const Rank to = whom_to_ask(operation, place);
     if (to == core_.config.rank || core_.peers[to].completed <= operation.number()) continue;
     inbox.note_all_sent();
     any = true;
@@ -23,45 +23,57 @@ void Requests::schedule(Time now, Operation& operation) {
 
 void Requests::ask(Time now, Operation& operation) {
   if (!core_.best_effort.repairs(operation) || members_.is_out_of_reach(operation.number())) return;
+  Exchange& exchange = operation.exchange();
   Time next = Time::never();
-  for (Rank place = 0; place < operation.places(); ++place) {
-    const Rank rank = operation.rank_at(place);
-    if (rank != core_.config.rank && operation.scatter().lacks(place) && !core_.peers[rank].left)
-      next = std::min(next, ask_for(now, operation, place, PacketType::Contribution));
-    if (operation.begun() && !operation.gather().complete(place))
-      next = std::min(next, ask_for(now, operation, place, PacketType::Decision));
+  for (Rank owner = 0; owner < operation.places(); ++owner) {
+    if (ReduceScatter* const collector = exchange.collector(exchange.gather().index(owner)))
+      next = std::min(next, ask_for_contributions(now, operation, *collector));
+    if (!wants_decisions(operation, owner) || operation.gather().complete(owner)) continue;
+    const Rank to = whom_to_ask(operation, owner);
+    if (to == core_.config.rank) continue;
+    const Rank shard = operation.gather().index(owner);
+    Inbox& inbox = exchange.gather().inbox(owner);
+    next = std::min(next, ask_for(now, operation, inbox, to, PacketType::Decision, shard));
   }
   if (next != Time::never()) core_.timers.set_earlier({TimerKind::Request, operation.number()}, next);
 }
 
+Time Requests::ask_for_contributions(Time now, Operation& operation, ReduceScatter& collector) {
+  Time next = Time::never();
+  for (Rank place = 0; place < operation.places(); ++place) {
+    const Rank rank = operation.rank_at(place);
+    if (rank == core_.config.rank || !collector.lacks(place) || core_.peers[rank].left) continue;
+    Inbox& inbox = collector.inbox(place);
+    next = std::min(next, ask_for(now, operation, inbox, rank, PacketType::Contribution, collector.index()));
+  }
+  return next;
+}
+
 /// Asks for one inbox's missing packets if it is time; when to look again.
-Time Requests::ask_for(Time now, Operation& operation, Rank place, PacketType wanted) {
-  const bool contribution = wanted == PacketType::Contribution;
-  Exchange& exchange = operation.exchange();
-  Inbox& inbox = contribution ? exchange.scatter().inbox(place) : exchange.gather().inbox(place);
-  const Rank to = whom_to_ask(operation, place, wanted, inbox);
-  if (to == core_.config.rank) return Time::never();
+Time Requests::ask_for(Time now, const Operation& operation, Inbox& inbox, Rank to, PacketType wanted,
+                       Rank shard) {
   const RepairTimers timers = core_.repair_timers(to);
   const Time due = inbox.request_due(timers);
   if (due > now) return due;
   Control control{.type = PacketType::Request,
                   .to = to,
                   .operation = operation.number(),
-                  .scope = operation.setup().scope,
-                  .shard = contribution ? operation.scatter().index() : operation.gather().index(place),
+                  .shard = shard,
                   .payload = written(now, inbox, to, wanted)};
   if (!control.payload.empty()) core_.controls.push_back(std::move(control));
   return now + timers.retry;
 }
 
-/// Of an owner that is gone any holder can tell the decisions. They are asked in turn, the owner first. Our
-/// own rank: nobody.
-Rank Requests::whom_to_ask(const Operation& operation, Rank place, PacketType wanted,
-                           const Inbox& inbox) const {
-  const Rank rank = operation.rank_at(place);
-  if (wanted == PacketType::Contribution || !core_.config.elastic()) return rank;
+/// For decisions: who hands them to us. If our relay is gone, their owner; of an owner that is gone any
+/// holder can tell them. They are asked in turn, the owner first. Our own rank: nobody.
+Rank Requests::whom_to_ask(const Operation& operation, Rank owner) const {
+  const Rank rank = operation.rank_at(owner);
+  const Rank above = operation.rank_at(operation.setup().above(operation.setup().me, owner));
+  if (!core_.config.elastic()) return above;
+  const Inbox& inbox = operation.gather().inbox(owner);
   RankMask turn = members_.holders(operation, rank) & ~inbox.refused_by();
   if (turn == 0) return core_.config.rank;
+  if (turn == bit_of(rank)) return members_.membership.serves(above, operation.number()) ? above : rank;
   const int first = has(turn, rank) ? place_in(turn, rank) : 0;
   for (int skip = (first + inbox.requests_in_vain()) % count_of(turn); skip > 0; --skip) turn &= turn - 1;
   return lowest_of(turn);
@@ -98,7 +110,7 @@ void Requests::handle(Time now, const ReceivedRun& run) {
   }
   if (const RejectBody* rejection = core_.outcomes.rejection(run.operation))
     return core_.tell_rejection(run.operation, *rejection, from);
-  const Operation* const operation = core_.operations.find(run.operation, run.header.scope);
+  const Operation* const operation = core_.operations.find(run.operation);
   const bool contribution = body->wanted == PacketType::Contribution;
   if (!contribution && is_gone(run, operation)) {
     core_.controls.push_back(
@@ -108,7 +120,9 @@ void Requests::handle(Time now, const ReceivedRun& run) {
   // Any header says that we are through: enough for a rank that waits for our contribution.
   if (operation == nullptr || (contribution && operation->finished()))
     return core_.tell(PacketType::Status, from);
-  if (contribution && operation->begun() && operation->call().weights.abstains())
+  const OperationSetup& setup = operation->setup();
+  if (contribution && operation->begun() && operation->call().weights.abstains() &&
+      setup.gives_to(setup.place_of(from)))
     return core_.tell_abstention(*operation, from);
   const auto min_age = static_cast<std::uint32_t>(core_.repair_timers(from).retry.ns / 1000);
   const RequestContext context{operation->place_of(from), from, body->newest, as_timestamp(now), min_age};
@@ -119,8 +133,8 @@ void Requests::handle(Time now, const ReceivedRun& run) {
         operation->exchange().to_repair(body->wanted, run.header.shard, entry, context);
     if (packets == 0) continue;
     // Requests may come faster than a window lets their answers go: what is asked for twice is sent once.
-    const Repair repair{body->wanted, run.header.scope, run.operation, from, run.header.shard, entry.chunk};
-    const RepairKey key{contribution, repair.operation, repair.scope, from, repair.shard, repair.chunk};
+    const Repair repair{body->wanted, run.operation, from, run.header.shard, entry.chunk};
+    const RepairKey key{contribution, repair.operation, from, repair.shard, repair.chunk};
     core_.repairs.try_emplace(key, repair).first->second.packets |= packets;
     lost += static_cast<std::uint32_t>(std::popcount(packets));
   }

@@ -19,15 +19,22 @@ class Requests {
     const Time due = inbox.request_due(core_.repair_timers(from));
     core_.timers.set_earlier({TimerKind::Request, operation.number()}, due);
   }
+  /// Whether we want that owner's decisions now: our process does, or a relay hands them on for a process
+  /// that is late.
+  static bool wants_decisions(const Operation& operation, Rank owner) {
+    const bool hands_on = operation.descriptor().bounded && operation.gather().hands_out(owner);
+    return operation.begun() || hands_on;
+  }
   /// Asks for everything that an operation misses and that is due.
   void ask(Time now, Operation& operation);
   void handle(Time now, const ReceivedRun& run);
 
  private:
-  Time ask_for(Time now, Operation& operation, Rank place, PacketType wanted);
+  Time ask_for_contributions(Time now, Operation& operation, ReduceScatter& collector);
+  Time ask_for(Time now, const Operation& operation, Inbox& inbox, Rank to, PacketType wanted, Rank shard);
   std::vector<std::byte> written(Time now, Inbox& inbox, Rank to, PacketType wanted);
   bool is_gone(const ReceivedRun& run, const Operation* operation) const;
-  Rank whom_to_ask(const Operation& operation, Rank place, PacketType wanted, const Inbox& inbox) const;
+  Rank whom_to_ask(const Operation& operation, Rank owner) const;
 
   Core& core_;
   const Members& members_;

@@ -9,7 +9,7 @@ bool Sender::poll(Time now, Transmit& out) {
   if (transmit_control(now, out) || transmit_repair(now, true, out)) return true;
   if (Operation* const sender = next_sender(now)) {
     send_batch(now, *sender, out);
-    last_sender_ = {sender->number(), sender->setup().scope};
+    last_sender_ = sender->number();
     return true;
   }
   if (transmit_repair(now, false, out)) return true;
@@ -23,7 +23,6 @@ bool Sender::transmit_control(Time now, Transmit& out) {
   core_.controls.pop_front();
   out.control = std::move(control.payload);
   Header header = header_for(control.type, control.operation, next_timestamp(now));
-  header.scope = control.scope;
   header.shard = control.shard;
   header.detail = control.detail;
   if (control.type == PacketType::Request) describe(control, header);
@@ -49,7 +48,7 @@ bool Sender::transmit_control(Time now, Transmit& out) {
 
 /// So that a rank which nothing has told of the operation yet knows what is wanted.
 void Sender::describe(const Control& request, Header& header) const {
-  const Operation* const operation = core_.operations.find(request.operation, request.scope);
+  const Operation* const operation = core_.operations.find(request.operation);
   if (operation == nullptr) return;
   header.descriptor = operation->descriptor();
   header.stream = operation->setup().stream;
@@ -63,7 +62,7 @@ bool Sender::transmit_repair(Time now, bool to_members, Transmit& out) {
       ++next;
       continue;
     }
-    Operation* const operation = core_.operations.find(repair.operation, repair.scope);
+    Operation* const operation = core_.operations.find(repair.operation);
     if (is_over(repair, operation) || !operation->exchange().fill_repair(repair, batch_)) {
       next = repairs.erase(next);
       continue;
@@ -93,19 +92,22 @@ bool Sender::is_over(Repair& repair, const Operation* operation) {
   if (operation == nullptr) return true;
   if (repair.type == PacketType::Contribution) {
     if (operation->finished()) return true;
-    const Rank owner = operation->place_of(repair.to);
-    repair.packets &= owner == kNoPlace ? 0 : ~operation->gather().inbox(owner).received(repair.chunk);
+    const Rank owner = operation->gather().owner(repair.shard);
+    repair.packets &= ~operation->gather().inbox(owner).received(repair.chunk);
   }
   return repair.packets == 0;
 }
 
-/// Decisions first, of any operation: everybody waits for them. And no contribution to a rank overtakes a
-/// decision of an earlier step that waits for its window.
+/// Decisions first, of any operation: everybody waits for them. For sums of a row its owner's whole row
+/// waits. And no contribution to a rank overtakes a decision of an earlier step that waits for its window.
 Operation* Sender::next_sender(Time now) {
   batch_.group = false;
   for (const auto& [_, operation] : core_.operations.open()) {
     if (operation->exchange().next_decision(now, core_.peers, core_.multicast, batch_))
       return operation.get();
+  }
+  for (const auto& [_, operation] : core_.operations.open()) {
+    if (operation->exchange().next_sums(core_.peers, batch_)) return operation.get();
   }
   blocked_.assign(core_.config.size, false);
   same_step_.clear();
@@ -128,9 +130,6 @@ Operation* Sender::next_sender(Time now) {
 
 /// Asks for an answer where the windows are full now.
 void Sender::charge_windows(std::uint32_t timestamp) {
-  // Where only one stage runs nothing may come back that says what has arrived: it is asked for in time.
-  const bool one_way = batch_.setup->scope != Scope::All;
-  if (one_way && (batch_.flags & kFlagLast) != 0) batch_.flags |= kFlagAnswer;
   for (Rank rank : batch_.to) {
     SendWindow& window = core_.peers[rank].window;
     if (batch_.type == PacketType::Decision) core_.peers[rank].go_on_due = Time::never();
@@ -144,7 +143,7 @@ void Sender::charge_windows(std::uint32_t timestamp) {
     }
     window.on_sent(batch_.stage(), timestamp, batch_.bytes(), batch_.resent());
     // The next one to the group may be larger, and a peer that has no room for it holds back all.
-    const std::size_t next = batch_.group || one_way ? window.batch_bytes() : batch_.bytes();
+    const std::size_t next = batch_.group ? window.batch_bytes() : batch_.bytes();
     const Wanted wanted = window.wanted(batch_.stage(), next);
     if (wanted.arrival) batch_.flags |= kFlagAnswer;
     if (wanted.decision) batch_.flags |= kFlagHeld;
@@ -176,7 +175,6 @@ void Sender::note_held_back(Time now, Peer& peer) {
 
 void Sender::fill_data(Time now, std::uint32_t timestamp, Transmit& out) {
   Header header = header_for(batch_.type, batch_.setup->number, timestamp);
-  header.scope = batch_.setup->scope;
   header.descriptor = batch_.setup->descriptor;
   header.stream = batch_.setup->stream;
   header.shard = batch_.shard_index;

@@ -20,7 +20,7 @@ class Sender {
   bool poll(Time now, Transmit& out);
   /// The operation that handed out its own packets last. It may be over with them, but only when they have
   /// left: its end gives the memory back.
-  std::optional<Operations::Key> take_last_sender() { return std::exchange(last_sender_, std::nullopt); }
+  std::optional<std::uint64_t> take_last_sender() { return std::exchange(last_sender_, std::nullopt); }
 
   /// Tells peers what has arrived, and that they may go on.
   void answer_peers(Time now);
@@ -67,7 +67,7 @@ class Sender {
 
   Core& core_;
   const Members& members_;
-  std::optional<Operations::Key> last_sender_;
+  std::optional<std::uint64_t> last_sender_;
   OutgoingBatch batch_;                // scratch, as the following
   std::vector<bool> blocked_;          // peers to whom an older operation must send first
   std::vector<Operation*> same_step_;  // operations before the one that is looked at

@@ -57,8 +57,8 @@ void Views::note_changes(Time now, const View& view) {
 
 void Views::keep_on(Time now, const View& view) {
   std::vector<std::uint64_t> dropped, open;
-  for (const auto& [key, operation] : core_.operations.open())
-    (key.first >= view.cut && !operation->begun() ? dropped : open).push_back(key.first);
+  for (const auto& [number, operation] : core_.operations.open())
+    (number >= view.cut && !operation->begun() ? dropped : open).push_back(number);
   for (std::uint64_t number : dropped) core_.operations.erase(number);  // their shards are cut anew
   for (std::uint64_t number : open) {
     Operation& operation = *core_.operations.find_open(number);

@@ -65,7 +65,7 @@ bool Watch::needs(const Operation& operation, Rank rank) const {
   const Rank place = operation.place_of(rank);
   if (place == kNoPlace || !operation.begun()) return false;
   if (!core_.config.needs_everybody(operation.descriptor().bounded)) return false;
-  return operation.scatter().lacks(place) || !operation.gather().complete(place);
+  return operation.exchange().lacks(place) || operation.exchange().lacks_decisions_from(place);
 }
 
 /// The others go on as if it had left. If that is us, they have done so.
@@ -85,9 +85,9 @@ void Watch::left(Time now, Rank rank) {
 void Watch::end_deserted(Time now, Rank rank) {
   const bool ours = rank == core_.config.rank;
   std::vector<std::pair<std::uint64_t, Descriptor>> deserted;
-  for (const auto& [key, operation] : core_.operations.open()) {
+  for (const auto& [number, operation] : core_.operations.open()) {
     if (needs(*operation, rank) || (ours && operation->begun()))
-      deserted.emplace_back(key.first, operation->descriptor());
+      deserted.emplace_back(number, operation->descriptor());
   }
   for (const LocalCall& call : core_.waiting) {
     if (core_.config.needs_everybody(call.descriptor.bounded))

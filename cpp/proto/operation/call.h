@@ -34,7 +34,6 @@ struct Call {
 struct LocalCall : Call {
   std::uint64_t number = 0;
   Time called_at;
-  WideMemory grid_wide = {};  // of the whole bucket, where stages exchange the narrow data itself
   bool contributes = true;    // false: the gradient is dropped, because this rank was not a member in time
   bool intact = true;         // false: decisions that do not count any more have overwritten some of it
   Weights weights = {};       // behind the contribution, with the residuals that go along
@@ -125,7 +124,7 @@ struct Report {
   std::vector<Excluded> excluded;
   std::uint64_t void_bytes = 0;  // of the bucket: no contribution was in time, the result is zero
   OwnBytes own;
-  std::vector<Rank> non_finite;  // ranks whose contributions to our shard were not finite
+  std::vector<Rank> non_finite;  // ranks whose contributions that we added up were not finite
   Lateness late;
   PolicySnapshot policy;
   Losses lost;

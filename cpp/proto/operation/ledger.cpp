@@ -106,6 +106,21 @@ void fill_holes(const Operation& operation, Losses& lost) {
   lost.holes = merged(std::move(lost.holes));
 }
 
+/// How the contributions of one place came.
+struct Course {
+  Time complete;           // never: something is missing
+  Time closed;             // by a deadline
+  std::uint32_t excluded;  // packets
+  std::uint32_t packets;   // of all
+};
+
+Arrival arrival_of(Time from, Time began, const Course& course, Time now) {
+  const bool whole = course.complete != Time::never();
+  const Time ended = whole ? course.complete : std::min(now, course.closed);
+  const double missing = whole ? 0.0 : course.excluded / static_cast<double>(course.packets);
+  return {began == Time::never() ? ended - from : began - from, ended - from, missing};
+}
+
 }  // namespace
 
 Report ledger_of(const Operation& operation, Time now) {
@@ -118,7 +133,7 @@ Report ledger_of(const Operation& operation, Time now) {
   report.repaired_bytes = operation.repaired_bytes;
   report.own = operation.own();
   if (operation.begun()) report.elapsed = now - operation.call().called_at;
-  for (Rank place : operation.scatter().non_finite()) report.non_finite.push_back(operation.rank_at(place));
+  for (Rank place : operation.exchange().non_finite()) report.non_finite.push_back(operation.rank_at(place));
   fill_waited(operation, report.late);
   fill_behind(operation, report.late);
   fill_excluded(operation, report);
@@ -137,20 +152,41 @@ std::uint64_t digest_of(const Operation& operation) {
 
 std::vector<Arrival> arrivals_of(const Operation& operation, Time now) {
   const Time from = operation.half_begun_at();
+  const OperationSetup& setup = operation.setup();
   const ReduceScatter& scatter = operation.scatter();
-  const std::uint32_t packets = scatter.shard().packets();
   std::vector<Arrival> arrivals;
   for (Rank place = 0; place < operation.places(); ++place) {
     const Time began = operation.begun_at(place), complete = scatter.complete_at(place);
-    if (place == operation.setup().me) {  // there at once, and known also after the deadline
+    if (place == setup.me) {  // there at once, and known also after the deadline
       if (began != Time::never()) arrivals.push_back({began - from, began - from, 0});
       continue;
     }
-    const bool whole = complete != Time::never();
-    const Time ended = whole ? complete : std::min(now, operation.closed_at());
-    const double missing = whole ? 0.0 : scatter.excluded_packets(place) / static_cast<double>(packets);
-    arrivals.push_back({began == Time::never() ? ended - from : began - from, ended - from, missing});
+    if (!scatter.takes_from(place)) continue;
+    const std::size_t ranks = setup.speaks_for_row(place) ? setup.routes->row_size() : 1;
+    const Course course{complete, operation.closed_at(), scatter.excluded_packets(place),
+                        scatter.shard().packets()};
+    arrivals.insert(arrivals.end(), ranks, arrival_of(from, began, course, now));
   }
+  return arrivals;
+}
+
+std::vector<Arrival> row_arrivals_of(const Operation& operation, Time now) {
+  const Time from = operation.half_row_begun_at();
+  std::vector<Arrival> arrivals;
+  for (Rank place = 0; place < operation.places(); ++place) {
+    if (!operation.setup().gives_to(place)) continue;
+    Course course{Time{}, operation.relays_closed_at(), 0, 0};
+    for (const Relay& relay : operation.exchange().relays()) {
+      const ReduceScatter& sums = relay.sums();
+      if (sums.shard().packets() == 0) continue;
+      course.complete = std::max(course.complete, sums.complete_at(place));
+      course.excluded += sums.excluded_packets(place);
+      course.packets += sums.shard().packets();
+    }
+    if (course.packets != 0) arrivals.push_back(arrival_of(from, operation.begun_at(place), course, now));
+  }
+  const Time began = operation.setup().serves() ? operation.begun_at(operation.setup().me) : Time::never();
+  if (!arrivals.empty() && began != Time::never()) arrivals.push_back({began - from, began - from, 0});
   return arrivals;
 }
 
@@ -159,18 +195,17 @@ std::vector<Rank> waiting_for(const Operation& operation) {
   std::uint32_t most_missing = 1;
   for (Rank place = 0; place < operation.places(); ++place) {
     if (place == operation.setup().me) continue;
-    const ReduceScatter& scatter = operation.scatter();
-    const std::uint32_t missing = scatter.lacks(place) ? scatter.inbox(place).missing_packets() : 0;
+    const std::uint32_t missing = operation.exchange().missing_from(place);
     if (missing > most_missing) furthest_behind.clear();
     if (missing >= most_missing) furthest_behind.push_back(operation.rank_at(place));
     most_missing = std::max(most_missing, missing);
-    if (!operation.gather().complete(place)) owners.push_back(operation.rank_at(place));
+    if (operation.exchange().lacks_decisions_from(place)) owners.push_back(operation.rank_at(place));
   }
   return furthest_behind.empty() ? owners : furthest_behind;
 }
 
 std::string describe_wait(const Operation& operation, Rank rank) {
-  const bool contribution = operation.scatter().lacks(operation.place_of(rank));
+  const bool contribution = operation.exchange().lacks(operation.place_of(rank));
   return "rank " + std::to_string(rank) + (contribution ? " (its contribution)" : " (its decisions)");
 }
 

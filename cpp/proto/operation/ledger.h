@@ -16,6 +16,8 @@ std::uint64_t digest_of(const Operation& operation);
 /// How the contributions to our shard came. Of an operation that half of the members have begun, and in which
 /// our shard is not empty.
 std::vector<Arrival> arrivals_of(const Operation& operation, Time now);
+/// The same of our row's contributions to what we relay, of which half of the row has begun.
+std::vector<Arrival> row_arrivals_of(const Operation& operation, Time now);
 
 /// Ranks that the operation waits for: those whose contributions are furthest behind (the others wait for
 /// the same ranks) or, if none is missing, those whose decisions are.

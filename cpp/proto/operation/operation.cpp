@@ -37,7 +37,7 @@ void Operation::begin(Time now, const LocalCall& call, Residuals& residuals) {
   for (Rank owner = 0; owner < places(); ++owner)
     take_over_shard(owner, before[gather().index(owner)], takes, residuals);
   if (setup().serves()) note_begun(now, setup().me);
-  exchange_.scatter().begin(call_->contributes ? call_->weights : Weights(0), bucket);
+  exchange_.begin(call_->contributes ? call_->weights : Weights(0));
 }
 
 /// Without samples of its own a rank contributes its residual to a weighted mean, and nothing to others.
@@ -102,9 +102,22 @@ void Operation::keep_excluded(Rank owner, std::uint32_t packet, Residuals& resid
 void Operation::note_begun(Time now, Rank place) {
   if (begun_at_[place] != Time::never()) return;
   begun_at_[place] = now;
-  const auto begun =
-      std::count_if(begun_at_.begin(), begun_at_.end(), [](Time at) { return at != Time::never(); });
-  if (half_begun_at_ == Time::never() && begun * 2 >= places()) half_begun_at_ = now;
+  const auto gives = [this](Rank each) { return each == setup().me || setup().takes_from(each, setup().me); };
+  if (half_begun_at_ == Time::never() && half_have_begun(gives)) half_begun_at_ = now;
+  if (exchange_.relays().empty() || half_row_begun_at_ != Time::never()) return;
+  const auto in_row = [this](Rank each) { return each == setup().me || setup().gives_to(each); };
+  if (half_have_begun(in_row)) half_row_begun_at_ = now;
+}
+
+template <typename Counts>
+bool Operation::half_have_begun(Counts counts) const {
+  std::size_t all = 0, begun = 0;
+  for (Rank place = 0; place < places(); ++place) {
+    if (!counts(place)) continue;
+    ++all;
+    begun += begun_at_[place] != Time::never() ? 1 : 0;
+  }
+  return begun * 2 >= all;
 }
 
 void Operation::note_overwritten() {
@@ -131,9 +144,12 @@ void Operation::give_back(Residuals& residuals) {
 std::uint32_t Operation::accept_contribution(Time now, const ReceivedRun& run) {
   const Rank from = place_of(run.header.sender);
   note_begun(run.received_at, from);
-  exchange_.gather().note_received(from, static_cast<std::uint32_t>(run.header.detail >> 32));
-  if ((run.header.flags & kFlagLast) != 0) exchange_.scatter().inbox(from).mark_last();
-  const std::uint32_t fresh = exchange_.scatter().accept(now, from, run, exchange_.bucket());
+  const Rank owner = gather().owner(run.header.shard);
+  ReduceScatter& collector = *exchange_.collector(run.header.shard);
+  if (!setup().tells_sets() || !collector.stands_for_row(from))
+    exchange_.gather().note_received(owner, from, static_cast<std::uint32_t>(run.header.detail >> 32));
+  if ((run.header.flags & kFlagLast) != 0) collector.inbox(from).mark_last();
+  const std::uint32_t fresh = collector.accept(now, from, run, exchange_.bucket());
   if (fresh != 0) progress_at = now;
   return fresh;
 }
@@ -142,7 +158,7 @@ std::uint32_t Operation::accept_decision(Time now, const ReceivedRun& run, Resid
   const Rank owner = gather().owner(run.header.shard);
   if (place_of(run.header.sender) == owner) note_begun(run.received_at, owner);
   if ((run.header.flags & kFlagLast) != 0) exchange_.gather().inbox(owner).mark_last();
-  const std::uint64_t fresh = exchange_.gather().accept(now, owner, run);
+  const std::uint64_t fresh = exchange_.accept_decisions(now, run);
   if (fresh == 0) return 0;
   const Shard& shard = gather().shard(owner);
   const std::uint32_t first = run.header.offset / shard.payload_bytes;
@@ -161,7 +177,7 @@ void Operation::note_abstention(Time now, Rank from) {
   const Rank place = place_of(from);
   if (place == kNoPlace || !setup().serves()) return;
   note_begun(now, place);
-  exchange_.scatter().note_abstention(place, exchange_.bucket());
+  exchange_.note_abstention(place);
 }
 
 // ---- Decisions
@@ -170,6 +186,11 @@ void Operation::close(Time now, ClosedBy reason, std::uint32_t undecided_packets
   closed_by_ = std::max(closed_by_, reason);
   closed_at_ = std::min(closed_at_, now);
   exchange_.scatter().close(exchange_.bucket(), undecided_packets);
+}
+
+void Operation::close_relays(Time now) {
+  relays_closed_at_ = std::min(relays_closed_at_, now);
+  exchange_.close_relays();
 }
 
 void Operation::make_void(Rank owner_rank, std::uint32_t chunk, std::uint64_t packets, Residuals& residuals) {
@@ -182,7 +203,7 @@ void Operation::make_void(Rank owner_rank, std::uint32_t chunk, std::uint64_t pa
     if (carries_along()) keep_excluded(owner, packet, residuals);
     exchange_.bucket().zero(gather().index(owner), shard, packet);
   });
-  exchange_.gather().make_void(owner, chunk, open);
+  exchange_.make_void(owner, chunk, open);
 }
 
 }  // namespace optireduce

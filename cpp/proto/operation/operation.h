@@ -71,9 +71,13 @@ class Operation {
 
   /// Decides what is left of our shard with the contributions that are here.
   void close(Time now, ClosedBy reason, std::uint32_t undecided_packets = 0);
+  /// As a relay: our row is not waited for any longer.
+  void close_relays(Time now);
   ClosedBy closed_by() const { return closed_by_; }
   /// When a deadline closed our shard; never: none did.
   Time closed_at() const { return closed_at_; }
+  /// The same of what we relay.
+  Time relays_closed_at() const { return relays_closed_at_; }
   /// Packets of an owner that was removed, which nobody has.
   void make_void(Rank owner_rank, std::uint32_t chunk, std::uint64_t packets, Residuals& residuals);
 
@@ -81,8 +85,11 @@ class Operation {
 
   /// When a member, by place, was first seen to have begun; never: not yet.
   Time begun_at(Rank place) const { return begun_at_[place]; }
-  /// When half of the members had begun: deadlines count from here. Never: not yet.
+  /// When half of those who give us contributions to our shard had begun, we among them: deadlines count from
+  /// here. Never: not yet.
   Time half_begun_at() const { return half_begun_at_; }
+  /// The same of our row, for what we relay.
+  Time half_row_begun_at() const { return half_row_begun_at_; }
 
   std::uint64_t repaired_bytes = 0;
   BestEffortLimits limits;  // best effort only
@@ -90,6 +97,8 @@ class Operation {
 
  private:
   void note_begun(Time now, Rank place);
+  template <typename Counts>
+  bool half_have_begun(Counts counts) const;
   /// Whether our contribution, if there is one, is kept where it is excluded.
   bool carries_along() const { return begun() && call_->adds() && setup().carries(); }
   bool takes_residual(const Residuals& residuals) const;
@@ -102,9 +111,9 @@ class Operation {
   Exchange exchange_;
   std::optional<LocalCall> call_;
   std::vector<Time> begun_at_;  // by place
-  Time half_begun_at_ = Time::never();
+  Time half_begun_at_ = Time::never(), half_row_begun_at_ = Time::never();
   ClosedBy closed_by_ = ClosedBy::Complete;
-  Time closed_at_ = Time::never();
+  Time closed_at_ = Time::never(), relays_closed_at_ = Time::never();
   bool finished_ = false;
   OwnBytes own_;
 };

@@ -1,17 +1,16 @@
-// The second stage: the decided packets of our shard go out to every member, and the other owners' decisions
-// come in and are put in place. Any member that holds a decision can pass it on. Of an operation that does
-// not gather it wants nothing and sends nothing.
+// The second stage: the decided packets of our shard go out, and the other owners' decisions come in and are
+// put in place. In a grid a relay hands on what comes from its column. Any member that holds a decision can
+// pass it on when it is asked.
 //
 // Ranks are places among the operation's members here.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <vector>
 
-#include "path/peer.h"
-#include "stage/decided.h"
-#include "stage/outbox.h"
+#include "stage/hand_out.h"
 
 namespace optireduce {
 
@@ -36,25 +35,24 @@ class AllGather {
   /// Who is in a decision that is held.
   const Decided& details(Rank owner) const { return details_[owner]; }
 
-  // ---- Going out
+  // ---- Going out. `decided`: of our own shard
 
   /// That member does not need anything from us any more.
-  void stop_sending_to(Rank place) { receives_[place] = false; }
-  /// The member has received that many chunks of our shard without a hole.
-  void note_received(Rank place, std::uint32_t chunks);
-  /// The first chunk of our shard that some member is not known to have.
-  std::uint32_t first_unreceived_chunk() const;
+  void stop_sending_to(Rank place);
+  /// The member has received that many chunks of the owner's shard without a hole.
+  void note_received(Rank owner, Rank place, std::uint32_t chunks);
+  /// The first chunk that some member that gets the owner's decisions from us is not known to have.
+  std::uint32_t first_unreceived_chunk(Rank owner) const;
+  /// Whether others get that owner's decisions from us.
+  bool hands_out(Rank owner) const;
 
-  /// The next decided packets for those members that have not been sent them and whose windows admit them.
+  /// See HandOut.
   bool next(const Decided& decided, const std::vector<Peer>& peers, OutgoingBatch& batch);
-  /// The next ones for everybody at once, when all windows that set the pace admit them. Not after next().
   bool next_to_group(Time now, const Decided& decided, const std::vector<Peer>& peers, OutgoingBatch& batch);
   /// `place` may be none of ours: members that joined later are answered, too.
   void stamp(const OutgoingBatch& batch, Rank place, Rank rank, std::uint32_t timestamp);
   /// Whether decided packets wait for that member's window.
-  bool holds_back(const Decided& decided, Rank place) const {
-    return receives_[place] && position_[place] < decided.packets();
-  }
+  bool holds_back(const Decided& decided, Rank place) const;
   /// Whether all decided packets have been sent to everybody.
   bool all_sent(const Decided& decided) const;
 
@@ -66,28 +64,24 @@ class AllGather {
  private:
   using PassedOn = std::tuple<Rank, Rank, std::uint32_t>;  // to (its rank), owner, chunk
 
-  void begin_batch(const Decided& decided, std::uint32_t position, std::uint32_t most,
-                   OutgoingBatch& batch) const;
-  void finish_batch(const Decided& decided, std::uint32_t position, OutgoingBatch& batch);
-  std::size_t slot(Rank place, std::uint32_t chunk) const {
-    return std::size_t{place} * shards_[me_].chunks() + chunk;
+  /// Null: nobody gets that owner's decisions from us.
+  template <typename HandOuts>
+  static auto* find_in(HandOuts& hand_outs, Rank owner) {
+    const auto found = std::ranges::find(hand_outs, owner, &HandOut::owner);
+    return found == hand_outs.end() ? nullptr : &*found;
   }
-  /// Members get our decisions by themselves; ranks that were removed, or joined later, only if they ask.
-  bool is_sent_to(Rank place) const { return place < members_.size() && receives_[place]; }
+  const Decided& order_of(const HandOut& each, const Decided& decided) const {
+    return each.owner() == me_ ? decided : details_[each.owner()];
+  }
 
   Rank me_;
-  std::vector<Rank> members_;  // ranks by place
   Schedule schedule_;
-  std::vector<Shard> shards_;     // by owner
-  std::vector<Inbox> inboxes_;    // by owner; ours wants nothing
-  std::vector<Decided> details_;  // by owner
-  std::size_t incomplete_ = 0;    // owners
-
-  std::vector<bool> receives_;                  // by place
-  std::vector<std::uint32_t> position_;         // by place: decided packets that were sent to it
-  std::vector<std::uint32_t> received_chunks_;  // by place: of our shard
-  std::vector<std::uint64_t> sent_;             // by place and chunk
-  std::vector<std::uint32_t> sent_at_;          // by place and chunk: timestamp of the last packets of it
+  std::vector<Shard> shards_;       // by owner
+  std::vector<Inbox> inboxes_;      // by owner; ours wants nothing
+  std::vector<Decided> details_;    // by owner; in order where we hand them on
+  std::size_t incomplete_ = 0;      // owners
+  std::vector<HandOut> hand_outs_;  // ours first
+  std::size_t turn_ = 0;            // which of them is next
   std::map<PassedOn, std::uint32_t> passed_on_at_;
 };
 

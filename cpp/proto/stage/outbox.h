@@ -41,7 +41,6 @@ struct OutgoingBatch {
 /// Packets to send again to one peer that missed them.
 struct Repair {
   PacketType type = PacketType::Contribution;
-  Scope scope = Scope::All;
   std::uint64_t operation = 0;
   Rank to = 0;
   Rank shard = 0;

@@ -1,6 +1,8 @@
 #include "stage/reduce_scatter.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <numeric>
 
 #include "kernels/finite.h"
@@ -8,20 +10,32 @@
 
 namespace optireduce {
 
-ReduceScatter::ReduceScatter(const OperationSetup& setup, const Schedule& schedule, Time now)
+ReduceScatter::ReduceScatter(const OperationSetup& setup, const Schedule& schedule, Rank owner, Time now)
     : setup_(setup),
-      index_(setup.serves() ? schedule.shard_of(setup.me) : Rank{0}),
+      owner_(owner),
+      index_(setup.serves() ? schedule.shard_of(owner) : Rank{0}),
       shard_(setup.serves() ? schedule.shard(index_) : Shard{}),
-      inboxes_(setup.places(), Inbox(shard_, now)),
+      inboxes_(setup.places()),
       complete_at_(setup.places(), Time::never()),
       weights_(setup.places(), 0),
       excluded_(setup.places(), 0),
-      waited_(setup.places(), setup.serves() && setup.adds()),
+      waited_(setup.places(), false),
       abstained_(setup.places(), !setup.adds()),
       chunks_(shard_.chunks()),
-      decided_(setup.usual_detail()),
-      by_place_(setup.places(), nullptr) {
-  if (setup.serves()) waited_[setup.me] = true;
+      decided_(owner == setup.me ? setup.usual_detail() : setup.usual_row_detail()),
+      undecided_(shard_.packets()),
+      by_place_(setup.places(), nullptr),
+      sets_(setup.places(), 0) {
+  for (Rank place = 0; place < setup.places(); ++place) {
+    const bool ours = setup.serves() && place == setup.me;
+    waited_[place] = ours || (setup.adds() && takes_from(place));
+    if (ours || takes_from(place)) {
+      inboxes_[place] = Inbox(shard_, now);
+    } else {
+      abstained_[place] = true;
+    }
+  }
+  if (owner != setup.me) return;
   outboxes_.reserve(setup.places());
   for (Rank place = 0; place < setup.places(); ++place)
     outboxes_.emplace_back(schedule.shard(schedule.shard_of(place)));
@@ -62,7 +76,7 @@ void ReduceScatter::begin(const Weights& weights, Bucket& bucket) {
   if (weights.abstains()) abstained_[me] = true;
   waited_[me] = false;
   for (Rank place = 0; own_ && place < setup_.places(); ++place) {
-    if (place != me) outboxes_[place].begin();
+    if (place != me && owner_ == me && !setup_.relays(place)) outboxes_[place].begin();
   }
   decide_all_ready(bucket);
 }
@@ -116,6 +130,26 @@ void ReduceScatter::decide(std::uint32_t index, std::uint64_t bits, Bucket& buck
     shard_.for_each_packet(index, bits, [&](std::uint32_t packet) { decide_packet(packet, bucket); });
   chunk.decided |= bits;
   decided_.add(shard_, index, bits);
+  undecided_ -= static_cast<std::uint32_t>(std::popcount(bits));
+  tidy(index);
+}
+
+void ReduceScatter::give_up(std::uint32_t index, std::uint64_t packets) {
+  const std::uint64_t open = packets & shard_.full_mask(index) & ~chunks_[index].decided;
+  chunks_[index].decided |= open;
+  undecided_ -= static_cast<std::uint32_t>(std::popcount(open));
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    if (place != setup_.me && !takes_from(place)) continue;
+    const std::uint64_t late = open & ~inboxes_[place].received(index);
+    if (waited_[place]) excluded_[place] += static_cast<std::uint32_t>(std::popcount(late));
+    inboxes_[place].give_up(index, open);
+  }
+  tidy(index);
+}
+
+/// Contributions to what is decided are not needed any more.
+void ReduceScatter::tidy(std::uint32_t index) {
+  Chunk& chunk = chunks_[index];
   if (chunk.decided == shard_.full_mask(index)) std::vector<Piece>().swap(chunk.pieces);
   while (first_open_chunk_ < chunks_.size() &&
          chunks_[first_open_chunk_].decided == shard_.full_mask(first_open_chunk_)) {
@@ -130,7 +164,15 @@ void ReduceScatter::decide_packet(std::uint32_t packet, Bucket& bucket) {
   find_contributions(packet, bucket);
   const std::uint64_t detail = detail_of(packet);
   decided_.set_detail(shard_, packet, detail);
-  const bool own = by_place_[setup_.me] != nullptr;
+  const std::size_t elements = shard_.length_of(packet) / size_of(setup_.descriptor.dtype);
+  if (owner_ != setup_.me) {
+    sums_.resize(shard_.bytes);
+    std::byte* const sum = sums_.data() + shard_.place_of(packet);
+    if (!add_up_row(packet, bucket, sum)) std::memset(sum, 0, shard_.length_of(packet));
+    return blame(sum, elements);
+  }
+  choose_inputs(packet, bucket);
+  const bool own = setup_.routes == nullptr && by_place_[setup_.me] != nullptr;
   if (inputs_.empty() && !own) return bucket.zero(index_, shard_, packet);  // void: nobody had anything
   double by = divisor();
   if (setup_.best_effort && detail != 0) {
@@ -141,12 +183,10 @@ void ReduceScatter::decide_packet(std::uint32_t packet, Bucket& bucket) {
   }
   const bool is_sum_already = own && inputs_.size() == 1 && by == 1.0 && !bucket.narrow();
   if (!is_sum_already) bucket.reduce(index_, shard_, packet, inputs_, own, by);
-  const std::size_t elements = shard_.length_of(packet) / size_of(setup_.descriptor.dtype);
-  const std::byte* result = bucket.data(index_, shard_) + shard_.place_of(packet);
-  if (!all_finite(setup_.descriptor.dtype, result, elements)) blame(result, elements);
+  blame(bucket.data(index_, shard_) + shard_.place_of(packet), elements);
 }
 
-/// Fills by_place_ and, in rank order, inputs_.
+/// Fills by_place_ and sets_.
 void ReduceScatter::find_contributions(std::uint32_t packet, Bucket& bucket) {
   std::fill(by_place_.begin(), by_place_.end(), nullptr);
   const std::uint32_t bit = packet % shard_.chunk_packets;
@@ -156,12 +196,44 @@ void ReduceScatter::find_contributions(std::uint32_t packet, Bucket& bucket) {
     if (bit < piece.first_bit || bit - piece.first_bit >= piece.run.packets) continue;
     if (by_place_[piece.from] == nullptr) included_weight_ += weight_of(piece.run.header);
     by_place_[piece.from] = piece.run.payload(bit - piece.first_bit);
+    if (stands_for_row(piece.from)) sets_[piece.from] = piece.run.header.detail & setup_.row_set(piece.from);
   }
+}
+
+/// Fills inputs_: in rank order, or in the order of the rows.
+void ReduceScatter::choose_inputs(std::uint32_t packet, Bucket& bucket) {
+  if (setup_.routes != nullptr) return choose_row_sums(packet, bucket);
   inputs_.clear();
   for (Rank place = 0; place < setup_.places(); ++place) {
     const bool widened = place == setup_.me && bucket.narrow();  // the bucket itself adds the caller's values
     if (by_place_[place] != nullptr && !widened) inputs_.push_back(by_place_[place]);
   }
+}
+
+void ReduceScatter::choose_row_sums(std::uint32_t packet, Bucket& bucket) {
+  const Routes& routes = *setup_.routes;
+  row_sum_.resize(shard_.payload_bytes);
+  const bool any = add_up_row(packet, bucket, row_sum_.data());
+  inputs_.clear();
+  for (Rank row = 0; row < routes.rows().size(); ++row) {
+    const Rank place = routes.in_row(row, setup_.me);
+    const bool empty = place == setup_.me ? !any : by_place_[place] == nullptr || is_empty(place);
+    if (!empty) inputs_.push_back(place == setup_.me ? row_sum_.data() : by_place_[place]);
+  }
+}
+
+/// Adds what has come from our own row, in rank order; false: nothing has.
+bool ReduceScatter::add_up_row(std::uint32_t packet, Bucket& bucket, std::byte* to) {
+  inputs_.clear();
+  for (Rank place = 0; place < setup_.places(); ++place) {
+    if (by_place_[place] == nullptr || stands_for_row(place)) continue;
+    if (place == setup_.me && bucket.narrow()) bucket.round(place_of(shard_, packet));
+    inputs_.push_back(by_place_[place]);
+  }
+  if (inputs_.empty()) return false;
+  const std::size_t elements = shard_.length_of(packet) / size_of(setup_.descriptor.dtype);
+  reduce(setup_.descriptor.dtype, inputs_, setup_.part(), to, elements);
+  return true;
 }
 
 /// Who is in the packet; a contribution that is not is not wanted any more. All that a rank without samples
@@ -170,7 +242,7 @@ std::uint64_t ReduceScatter::detail_of(std::uint32_t packet) {
   std::uint64_t included = 0, missing = 0;
   for (Rank place = 0; place < setup_.places(); ++place) {
     if (by_place_[place] != nullptr) {
-      included |= setup_.bit_of(place);
+      included |= stands_for_row(place) ? sets_[place] : setup_.bit_of(place);
       continue;
     }
     if (abstained_[place]) {
@@ -192,9 +264,8 @@ double ReduceScatter::divisor() const {
   if (setup_.descriptor.op == ReduceOp::WeightedMean)
     return static_cast<double>(std::max<std::uint64_t>(included_weight_, 1));
   if (setup_.descriptor.op != ReduceOp::Mean) return 1.0;
-  if (setup_.fixed_divisor != 0) return setup_.fixed_divisor;
-  if (setup_.tells_sets()) return setup_.places();
-  return static_cast<double>(std::max<std::uint64_t>(contributed_weight(), 1)) / setup_.weight_unit;
+  if (setup_.tells_sets()) return setup_.places() / setup_.part();
+  return static_cast<double>(std::max<std::uint64_t>(contributed_weight(), 1)) / setup_.part();
 }
 
 /// The papers': the mean of the contributions that came, and a sum scaled up as if it were of all. Below half
@@ -207,15 +278,16 @@ double ReduceScatter::best_effort_divisor(std::uint32_t contributions, std::uint
 }
 
 /// Finds out who contributed what is not finite. Our own contribution has been overwritten: it is to blame
-/// where no other is (or the sum was too large for its type).
+/// where no other is (or the sum was too large for its type). Of another row its relay tells.
 void ReduceScatter::blame(const std::byte* result, std::size_t elements) {
+  if (all_finite(setup_.descriptor.dtype, result, elements)) return;
   bool found = false;
   for (Rank place = 0; place < setup_.places(); ++place) {
     const std::byte* theirs = by_place_[place];
     if (theirs == nullptr || theirs == result || all_finite(setup_.descriptor.dtype, theirs, elements))
       continue;
     found = true;
-    non_finite_.insert(place);
+    if (!stands_for_row(place)) non_finite_.insert(place);
   }
   if (!found) non_finite_.insert(setup_.me);
 }

@@ -3,6 +3,10 @@
 // contribution goes out to the owners of the other shards. A rank that only listens owns an empty shard and
 // sends nothing.
 //
+// In a grid, contributions to the shards of other rows go to our row's relays (stage/relay.h), and what comes
+// from our column are sums of rows: our own row is added up first, then the rows in their order. Of a relayed
+// shard only our row is added up, into memory of its own.
+//
 // Ranks are places among the operation's members here.
 #pragma once
 
@@ -17,9 +21,12 @@ namespace optireduce {
 
 class ReduceScatter {
  public:
-  ReduceScatter(const OperationSetup& setup, const Schedule& schedule, Time now);
+  ReduceScatter(const OperationSetup& setup, const Schedule& schedule, Time now)
+      : ReduceScatter(setup, schedule, setup.me, now) {}
+  /// Of that owner's shard: ours, or one that we relay.
+  ReduceScatter(const OperationSetup& setup, const Schedule& schedule, Rank owner, Time now);
 
-  // ---- As an owner
+  // ---- As an owner, or as a relay
 
   /// Takes consecutive packets of one member's contribution; returns how many bytes of them were new.
   std::uint32_t accept(Time now, Rank from, const ReceivedRun& run, Bucket& bucket);
@@ -33,12 +40,21 @@ class ReduceScatter {
   void close(Bucket& bucket, std::uint32_t undecided_packets = 0);
   /// That member's contribution is not waited for any more.
   void stop_waiting_for(Rank place, Bucket& bucket);
+  /// As a relay: the owner has decided these packets, and what we add up comes too late.
+  void give_up(std::uint32_t chunk, std::uint64_t packets);
+  /// As a relay: what we added up, in the order of the shard's memory; null: nothing so far.
+  const std::byte* sums() const { return sums_.empty() ? nullptr : sums_.data(); }
+  std::size_t engine_bytes() const { return sums_.size(); }
 
   const Decided& decided() const { return decided_; }
   std::uint64_t decided(std::uint32_t chunk) const {
     return chunk < chunks_.size() ? chunks_[chunk].decided : 0;
   }
-  std::uint32_t undecided_packets() const { return shard_.packets() - decided_.packets(); }
+  std::uint32_t undecided_packets() const { return undecided_; }
+  /// Whether that place gives us contributions to the shard.
+  bool takes_from(Rank place) const { return setup_.takes_from(place, owner_); }
+  /// Whether what it gives is the sum of its row: then the details of a bounded one say who is in it.
+  bool stands_for_row(Rank place) const { return owner_ == setup_.me && setup_.speaks_for_row(place); }
   /// Whether a member's contribution is missing that is waited for.
   bool lacks(Rank place) const;
   bool seen_last() const;
@@ -81,12 +97,18 @@ class ReduceScatter {
   void decide(std::uint32_t chunk, std::uint64_t bits, Bucket& bucket);
   void decide_packet(std::uint32_t packet, Bucket& bucket);
   void find_contributions(std::uint32_t packet, Bucket& bucket);
+  void choose_inputs(std::uint32_t packet, Bucket& bucket);
+  void choose_row_sums(std::uint32_t packet, Bucket& bucket);
+  bool add_up_row(std::uint32_t packet, Bucket& bucket, std::byte* to);
+  void tidy(std::uint32_t chunk);
+  bool is_empty(Rank place) const { return setup_.tells_sets() && sets_[place] == 0; }
   std::uint64_t detail_of(std::uint32_t packet);
   double divisor() const;
   double best_effort_divisor(std::uint32_t contributions, std::uint64_t weights) const;
   void blame(const std::byte* result, std::size_t elements);
 
   OperationSetup setup_;
+  Rank owner_;  // of the shard
   Rank index_;
   Shard shard_;
   std::vector<Inbox> inboxes_;           // by place
@@ -100,12 +122,17 @@ class ReduceScatter {
   std::vector<Chunk> chunks_;
   std::uint32_t first_open_chunk_ = 0;  // all before are decided
   Decided decided_;
+  std::uint32_t undecided_;
   std::set<Rank> non_finite_;
   std::vector<std::pair<Rank, std::uint32_t>> missing_;  // place and packet; best effort only
   std::vector<Outbox> outboxes_;                         // by place
 
+  Bucket::Memory sums_;  // of our row, as a relay
+
   std::vector<const std::byte*> by_place_, inputs_;  // scratch: one packet's contributions ...
   std::uint64_t included_weight_ = 0;                // ... and what they weigh, of a weighted mean
+  std::vector<std::uint64_t> sets_;                  // scratch: who is in the sums of other rows
+  std::vector<std::byte> row_sum_;                   // scratch
 };
 
 }  // namespace optireduce

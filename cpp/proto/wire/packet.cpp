@@ -23,8 +23,7 @@ std::optional<Header> decode(std::span<const std::byte> packet, Rank size) {
   Header header;
   std::memcpy(&header, packet.data(), sizeof header);
   const bool known = header.version == kProtocolVersion && header.type >= PacketType::First &&
-                     header.type <= PacketType::Last && header.scope <= Scope::Last &&
-                     header.descriptor.is_known();
+                     header.type <= PacketType::Last && header.zero == 0 && header.descriptor.is_known();
   const bool placed = header.sender < size && header.shard < size &&
                       (is_data(header.type) || header.offset == 0) &&
                       kHeaderBytes + header.length == packet.size();

@@ -45,9 +45,6 @@ constexpr bool is_data(PacketType type) {
   return type == PacketType::Contribution || type == PacketType::Decision;
 }
 
-/// Which part of the group an operation's packet is exchanged in: everybody, or a row or column of a grid.
-enum class Scope : std::uint8_t { All = 0, Row = 1, Column = 2, RowResult = 3, Last = RowResult };
-
 /// What an operation reduces. All ranks must agree; every data packet carries it, so that a rank that
 /// disagrees is found by the first packet.
 struct Descriptor {
@@ -83,13 +80,14 @@ struct Header {
   std::uint32_t echo = 0;       // the newest timestamp that the sender has seen from the receiver ...
   std::uint16_t hold = 0;       // ... and how long ago that was, in microseconds (65535: too long)
   std::uint16_t view = 0;       // low bits of the sender's view number
-  Scope scope = Scope::All;
+  std::uint8_t zero = 0;
   std::uint8_t flags = 0;
   std::uint8_t oldest = 0;  // age of the sender's oldest residual in steps, 0: it has none
   std::uint8_t incast = 0;  // how many senders at once the sender of this packet takes (0: any number)
-  // Decision: a bit for each rank that is included. Contribution: its weight, and in the upper half how many
-  // chunks of its owner's decisions the sender has from the first on: the owner need not keep those. Check:
-  // the hash; `operation` is the first one that has no part in what was hashed.
+  // Decision, and in a grid the sum of a row with a deadline: a bit for each rank that is included.
+  // Contribution: its weight, and in the upper half how many chunks of the decisions on that shard the sender
+  // has from the first on: who takes it need not keep those. Check: the hash; `operation` is the first one
+  // that has no part in what was hashed.
   std::uint64_t detail = 0;
 
   bool operator==(const Header&) const = default;

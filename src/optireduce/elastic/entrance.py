@@ -62,7 +62,8 @@ def enter(record: Record, rank: int, config: Config, master: str) -> tuple[Conne
     options.min_ranks = min(options.min_ranks, record.size)
     options.incarnation = record.ranks[rank].incarnation + 1
     auth = effective_auth(config.auth, record.hosts)
-    engine = Engine(rank, record.size, addresses[rank], auth, record.secret, options, [])
+    rows = [list(row) for row in record.rows]
+    engine = Engine(rank, record.size, addresses[rank], auth, record.secret, options, rows)
     try:
         entry = Entry(options.incarnation, addresses[rank], tuple(engine.ports), engine.grant_bytes, 0)
         ranks = [*record.ranks[:rank], entry, *record.ranks[rank + 1 :]]
@@ -80,7 +81,7 @@ def enter(record: Record, rank: int, config: Config, master: str) -> tuple[Conne
         raise
     ports = [list(each.ports) for each in ranks]
     found = Connection(
-        engine, record.seed, record.hosts, False, addresses, record.secret, record.mtu, ports, grants
+        engine, record.seed, record.hosts, addresses, record.secret, record.mtu, ports, grants, rows
     )
     return found, entry
 

@@ -153,6 +153,7 @@ class ElasticMeeting:
             found.hosts,
             found.mtu,
             ranks,
+            tuple(tuple(row) for row in found.rows),
         )
 
 

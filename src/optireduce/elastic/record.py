@@ -69,6 +69,8 @@ class Record:
     """When the group formed: it decided on authentication and forms with it."""
     mtu: int
     ranks: tuple[Entry, ...]
+    rows: tuple[tuple[int, ...], ...] = ()
+    """Of a grid, when the group formed; empty: it is flat."""
 
     @property
     def size(self) -> int:
@@ -86,6 +88,7 @@ class Record:
             "hosts": self.hosts,
             "mtu": self.mtu,
             "ranks": [entry.to_json() for entry in self.ranks],
+            "rows": [list(row) for row in self.rows],
         }
 
     @classmethod
@@ -105,6 +108,7 @@ class Record:
             _number(fields, "hosts", 1, MOST_RANKS),
             _number(fields, "mtu", 1, _MOST_PORT + 1),
             tuple(Entry.of(entry, rank, len(ranks)) for rank, entry in enumerate(ranks)),
+            _rows(_list(fields, "rows", None), len(ranks)),
         )
 
     def with_entry(self, rank: int, entry: Entry) -> Record:
@@ -133,6 +137,17 @@ def parsed(raw: bytes) -> Any:
         return json.loads(raw)
     except RecursionError:
         raise ValueError("not JSON that we write: too deep") from None
+
+
+def _rows(rows: list[Any], size: int) -> tuple[tuple[int, ...], ...]:
+    """Of a grid in which every rank stands once; of a flat group none."""
+    if not all(isinstance(row, list) for row in rows):
+        raise ValueError("rows is not a list of lists")
+    found = tuple(tuple(_in_range(rank, "rows", 0, size - 1) for rank in row) for row in rows)
+    ranks = sorted(rank for row in found for rank in row)
+    if found and (ranks != list(range(size)) or len({len(row) for row in found}) != 1):
+        raise ValueError("rows are not equally long, or do not name every rank once")
+    return found
 
 
 def _object(found: Any, what: str) -> dict[str, Any]:

@@ -267,9 +267,9 @@ class Rejoin:
     def _obstacle(self) -> str:
         """Why no rank can return in this group; "": it can."""
         transport = self._transport
-        if transport.size > _MOST_RANKS or transport.is_grid or transport.config.delivery != "carry":
+        if transport.size > _MOST_RANKS or transport.config.delivery != "carry":
             return (
-                f". A rank returns by a snapshot only in a flat group of at most {_MOST_RANKS} ranks with "
+                f". A rank returns by a snapshot only in a group of at most {_MOST_RANKS} ranks with "
                 f'delivery = "carry"'
             )
         if self._fixed:
