@@ -1,7 +1,7 @@
 """One rank of an elastic job, as a program: tests start it, kill it, and start it again.
 
 Orders come by standard input, one JSON object in a line: ``{"end": step}`` ends the loop before that step,
-``{"end": null}`` exits without closing the session. With the option ``hold`` it does nothing before the
+``{"end": null}`` exits without closing the session, ``{"leave": true}`` leaves between two steps. With the option ``hold`` it does nothing before the
 first order, for tests in which no time may pass while a process starts. What happens goes to standard output
 in the same form.
 """
@@ -34,6 +34,7 @@ def tell(**facts: Any) -> None:
 class Orders:
     def __init__(self) -> None:
         self.end: float | None = float("inf")
+        self.leave = False
         self.go = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -41,6 +42,7 @@ class Orders:
         for line in sys.stdin:
             order = json.loads(line)
             self.end = order.get("end", self.end)
+            self.leave = order.get("leave", self.leave)
             self.go.set()
 
 
@@ -100,6 +102,10 @@ def run(rank: int, size: int, store: Any, options: dict[str, Any]) -> None:
     session.on_membership(lambda event: events.append((event.rank, event.kind)))
     tell(begun=session.stats()["incarnation"], start=digest_of(model.module.state_dict()))
     while orders.end is not None and session.step < orders.end:
+        if orders.leave:
+            session.leave()
+            tell(left=session.step)
+            sys.exit(0)
         began = time.monotonic()
         time.sleep(options.get("compute", 0.01))
         torch.manual_seed(session.step * size + rank)

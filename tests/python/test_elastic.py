@@ -61,6 +61,24 @@ def test_a_rank_may_be_killed_again_and_another_one_too() -> None:
     assert [result["stats"]["incarnation"] for result in results] == [0, 1, 3]
 
 
+def test_a_rank_that_left_is_started_again() -> None:
+    """As a scheduler does that takes a machine away for a while."""
+    with Job(SIZE) as job:
+        for process in job.ranks:
+            process.at_step(20)
+        job.ranks[2].order(leave=True)
+        job.ranks[2].wait_for(lambda fact: "left" in fact, "did not leave")
+        job.trained_on(2)
+        returned = job.restart(2)
+        assert returned.begun()["begun"] == 1
+        job.whole()
+        results = job.end()
+    check_alike(results)
+    for rank in (0, 1):
+        assert [2, "left"] in results[rank]["events"]
+        assert [2, "returned"] in results[rank]["events"]
+
+
 def test_a_static_graph_whose_buckets_are_cut_a_step_later() -> None:
     with Job(2, static_graph=True, config={"min_ranks": 1}) as job:
         for process in job.ranks:
