@@ -51,6 +51,7 @@ inline void World::work(FakeRank& x, int round) {
 /// Members tell a rank that asks for what they no longer have.
 inline bool World::in_vain(const FakeRank& x) const {
   const int n = x.completed;
+  if (n >= shape_.operations) return false;  // it lacks nothing
   for (int p = 0; x.learns() && x.may_learn(n) && !x.failed(n) && p < shape_.places; ++p) {
     const bool kept = std::ranges::any_of(ranks_, [&](const auto& y) {
       return !y->dead && y->acts() && y->membership->view().number == x.membership->view().number &&
