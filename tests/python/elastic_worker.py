@@ -1,9 +1,9 @@
 """One rank of an elastic job, as a program: tests start it, kill it, and start it again.
 
 Orders come by standard input, one JSON object in a line: ``{"end": step}`` ends the loop before that step,
-``{"end": null}`` exits without closing the session, ``{"leave": true}`` leaves between two steps. With the option ``hold`` it does nothing before the
-first order, for tests in which no time may pass while a process starts. What happens goes to standard output
-in the same form.
+``{"end": null}`` exits without closing the session, ``{"leave": true}`` leaves between two steps. With the
+option ``hold`` it does nothing before the first order, for tests in which no time may pass while a process
+starts. What happens goes to standard output in the same form.
 """
 
 from __future__ import annotations
