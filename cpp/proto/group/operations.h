@@ -56,7 +56,6 @@ class Operations {
   /// The oldest open one is over. They end in order.
   void move_to_log(std::uint64_t number) { first_open_ = number + 1; }
   void erase(std::uint64_t number) { all_.erase(number); }
-  void erase_open() { all_.erase(first_of(first_open_), all_.end()); }
   /// Forgets what is logged below.
   void forget_below(std::uint64_t number) {
     all_.erase(all_.begin(), first_of(std::min(number, first_open_)));

@@ -1,5 +1,5 @@
-// One operation in the group's sequence: a reduce-scatter, an all-gather, or both, over the members of one
-// scope. It exists from the first packet of it that comes, or from the local call, whatever is earlier, until
+// One operation in the group's sequence: a reduce-scatter and an all-gather, over the members of its view. It
+// exists from the first packet of it that comes, or from the local call, whatever is earlier, until
 // every member has completed it: a rank serves as an owner for operations that its own process has not begun,
 // and answers for those that it has completed.
 //

@@ -84,9 +84,6 @@ class Bucket {
   /// Where the values of a place begin, in bytes of the caller's values.
   std::size_t value_begin(Place place) const;
 
-  /// The caller's values become what all of the narrow data stands for.
-  void widen_all() const { widen({0, bytes_}, data_); }
-
   /// Copies a shard from a chunk on, for the time after detach().
   void keep(Rank index, const Shard& shard, std::uint32_t first_chunk);
   /// Lets go of the caller's memory.
